@@ -160,8 +160,19 @@ pub async fn accept_pending<R: Runtime, S: ByteStream>(
     headers: &[(&str, &str)],
     growth: BufferGrowth,
 ) -> Result<WebSocket<S>, Error> {
-    let upgraded = pending.upgrade(origins, protocol, headers).await?;
-    Ok(open::<R, S>(upgraded, growth, Role::Server))
+    Ok(serve_upgraded::<R, S>(pending.upgrade(origins, protocol, headers).await?, growth))
+}
+
+/// The server's side of a connection over tungstenite, after the handshake:
+/// [`PendingRequest::upgrade`], or [`Acceptance::upgrade`](stream::Acceptance::upgrade).
+///
+/// # Panics
+/// If `growth` allows buffers of no bytes.
+pub fn serve_upgraded<R: Runtime, S: ByteStream>(
+    upgraded: Upgraded<S>,
+    growth: BufferGrowth,
+) -> WebSocket<S> {
+    open::<R, S>(upgraded, growth, Role::Server)
 }
 
 /// Opens the client's side on a connected stream. Returns the subprotocol too, if the server chose

@@ -125,6 +125,38 @@ fn a_client_that_was_not_told_to_continue_is_not_served_further() {
     });
 }
 
+/// A client of HTTP/1.0 gets one answer. The end of the connection ends a body of unknown length.
+#[test]
+fn a_client_of_http_1_0_is_answered_and_the_connection_ends() {
+    async fn serve(connection: &mut Server) -> Result<(), Error> {
+        while let Some(request) = connection.next().await? {
+            if request.path() == "/cut" {
+                connection.begin(&Response::new(200), BodyLength::Chunked).await?;
+                connection.write_body("a part").await?;
+                return connection.close().await;
+            }
+            connection.begin(&Response::new(200), BodyLength::Chunked).await?;
+            connection.write_body("all ").await?;
+            connection.write_body("of it").await?;
+            connection.finish().await?;
+        }
+        Ok(())
+    }
+    simulate(|| async {
+        let old = "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n";
+        let (answers, served) = talk(Config::default(), format!("{old}{GET}"), serve).await;
+        served.unwrap();
+        let (head, body) = answers.text().split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.ends_with("\r\nConnection: close"));
+        assert_eq!((body, answers.error), ("all of it", None));
+
+        let cut = "GET /cut HTTP/1.0\r\n\r\n";
+        let (answers, served) = talk(Config::default(), cut, serve).await;
+        served.unwrap();
+        assert!(answers.error.is_some(), "a part is not taken for the whole: {answers:?}");
+    });
+}
+
 #[test]
 fn the_answer_to_head_has_a_length_and_no_body() {
     simulate(|| async {
@@ -343,6 +375,31 @@ fn a_server_that_drains_ends_idle_connections_and_lets_requests_finish() {
         assert!(answers.text().contains("Connection: close\r\n"));
         drop((far, client));
         serving.await.unwrap().unwrap();
+    });
+}
+
+/// What has arrived before the connection is read for the first time is answered.
+#[test]
+fn a_server_that_drains_answers_what_has_arrived() {
+    simulate(|| async {
+        for (sent, answers_max) in [(GET.repeat(3), 1), (String::new(), 0)] {
+            let (near, far) = pipe();
+            let (mut far, mut client) = Client::new(far);
+            let mut connection = Connection::<Sim, _>::new(near, &buffers(), Config::default());
+            if !sent.is_empty() {
+                far.write_all(sent).await.into_result().unwrap();
+            }
+            Sim::sleep(Duration::from_secs(10)).await; // all of it has arrived
+            connection.end_handle().end();
+            let started = Sim::now();
+            let serving = Sim::spawn(async move { answer_all(&mut connection).await });
+            let answers = client.read_to_end().await;
+            assert_eq!(texts(&answers).len(), answers_max);
+            assert_eq!(answers.text().matches("Connection: close\r\n").count(), answers_max);
+            drop((far, client));
+            serving.await.unwrap().unwrap();
+            assert!(Sim::now() - started < Duration::from_secs(1));
+        }
     });
 }
 

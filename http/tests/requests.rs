@@ -45,6 +45,9 @@ fn every_valid_form_is_accepted() {
         "GET /{|}\\^\"<>`'[] HTTP/1.1\r\nHost: [::1]:80\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: a\r\nExpect: 100-Continue\r\n\r\n",
+        "GET / HTTP/1.0\r\n\r\n",
+        "GET http://a/b HTTP/1.0\r\n\r\n",
+        "GET / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\n\r\n",
     ] {
         assert_eq!(requests(bytes.as_bytes()).len(), 1, "{bytes}");
     }
@@ -84,6 +87,23 @@ fn requests_that_arrive_together_are_decoded_one_by_one() {
     assert_eq!(targets, ["/1", "/2", "/3", "/4"]);
     let are_last: Vec<_> = requests.iter().map(|request| request.is_last).collect();
     assert_eq!(are_last, [false, false, false, true]);
+}
+
+/// RFC 9112 sections 3.2 and 9.3, RFC 9110 section 10.1.1.
+#[test]
+fn http_1_0_is_the_last_request_and_expects_nothing() {
+    for (head, is_http_1_0) in [
+        ("POST / HTTP/1.0\r\n", true),
+        ("POST / HTTP/1.0\r\nConnection: keep-alive\r\n", true),
+        ("POST / HTTP/1.1\r\nHost: a\r\n", false),
+    ] {
+        let request = request(
+            format!("{head}Expect: 100-continue\r\nContent-Length: 3\r\n\r\nabc").as_bytes(),
+        );
+        let says = (request.is_http_1_0, request.is_last, request.expects_continue);
+        assert_eq!(says, (is_http_1_0, is_http_1_0, !is_http_1_0), "{head}");
+        assert_eq!((request.length, &request.body[..]), (BodyLength::Exact(3), &b"abc"[..]));
+    }
 }
 
 #[test]

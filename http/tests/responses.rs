@@ -28,6 +28,7 @@ fn encode(
 fn answers_have_a_head_and_a_framed_body() {
     let (plain, last) = (Exchange::default(), Exchange { is_last: true, ..Exchange::default() });
     let to_head = Exchange { is_head_method: true, ..Exchange::default() };
+    let old = Exchange { is_http_1_0: true, ..last };
     let upgrade = [("Upgrade", "websocket")];
     for (response, length, exchange, pieces, expected) in [
         (
@@ -65,6 +66,20 @@ fn answers_have_a_head_and_a_framed_body() {
             to_head,
             &["a"],
             "200 OK|Transfer-Encoding: chunked||",
+        ),
+        (
+            Response::new(200),
+            BodyLength::Chunked,
+            old,
+            &["abc", "", "de"],
+            "200 OK|Connection: close||abcde",
+        ),
+        (
+            Response::new(200),
+            BodyLength::Exact(3),
+            old,
+            &["abc"],
+            "200 OK|Connection: close|Content-Length: 3||abc",
         ),
         (Response::new(204), BodyLength::Exact(0), plain, &[], "204 No Content||"),
         (Response::new(304), BodyLength::Exact(9), plain, &[], "304 Not Modified||"),

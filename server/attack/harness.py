@@ -177,7 +177,7 @@ class Server:
         begun = time.monotonic()
         try:
             with connect(self.addr(listener), seconds_max) as sock:
-                sock.sendall(b"GET /health HTTP/1.1\r\nHost: attack\r\n\r\n")
+                sock.sendall(b"GET /health HTTP/1.1\r\nHost: attack\r\nConnection: close\r\n\r\n")
                 answer = read_to_end(sock, seconds_max)
         except OSError as error:
             raise Failed(f"/health: {error!r} after {time.monotonic() - begun:.1f} s") from error

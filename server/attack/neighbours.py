@@ -55,6 +55,7 @@ class Kind:
 
 DEFLATED = upgrade("/sink", DEFLATE)
 INFLATING = frame(BINARY, deflated(bytes(64 * 1024)), rsv=4, mask=NO_MASK)  # of 85 bytes or so
+REQUEST = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
 FOR_EVER = struct.pack("<III", 0xFFFFFFFF, 0, 0xFFFFFFFF)
 WITH_DEFLATE = ("--deflate", "takeover")
 
@@ -88,6 +89,9 @@ KINDS = {
         upgrade("/echo", DEFLATE),
         INFLATING,
         options=WITH_DEFLATE,
+    ),
+    "requests": Kind(
+        "requests of /health that are not waited for", "http", REQUEST, REQUEST, b"\r\n\r\nok\n", False
     ),
     "tcp sink": Kind("empty messages to sink over TCP", "sink", b"", bytes(4), b"", False),
     "tcp source": Kind("readers of an endless source over TCP", "source", FOR_EVER, b"", b"", False),

@@ -10,6 +10,7 @@ use std::ops::Bound;
 use std::rc::Rc;
 
 use owned_io::{MemoryAccount, MemoryBudget, ShutdownHandle};
+use owned_io_http::EndHandle;
 use owned_io_websocket::stream::CloseHandle;
 use owned_io_websocket::{CloseCode, CloseFrame};
 
@@ -44,8 +45,9 @@ pub enum CloseMethod {
     /// Shut down the read side. The service reads the end of the stream, answers what it has received, and
     /// ends.
     ShutdownRead(ShutdownHandle),
-    /// Do nothing: the connection is being upgraded. The upgrade sets the next method.
-    Upgrading,
+    /// End the connection after the request that is being answered. While it is upgraded, do nothing: the upgrade sets
+    /// the next method.
+    Http(EndHandle),
     /// Close the WebSocket as [going away](CloseCode::GOING_AWAY). It ends once the peer has answered.
     WebSocket(CloseHandle),
     /// The same, over tungstenite.
@@ -224,7 +226,7 @@ impl CloseMethod {
     pub(crate) fn close(&self) {
         match self {
             Self::ShutdownRead(transport) => transport.shutdown(Shutdown::Read),
-            Self::Upgrading => {}
+            Self::Http(connection) => connection.end(),
             // An error means that the WebSocket is closing already.
             Self::WebSocket(socket) => drop(socket.close(AWAY)),
             #[cfg(feature = "tungstenite")]

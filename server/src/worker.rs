@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use owned_io::{ByteStream, Files, MemoryBudget, Runtime, StopSignal, Worker, select};
+use owned_io::{ByteStream, Files, Runtime, StopSignal, Worker, select};
 use owned_io_log::PartitionConfig;
 use tracing::{error, info, warn};
 
@@ -122,7 +122,7 @@ impl Acceptor {
         let all_metrics = Some(server.metrics.clone());
         Self {
             limit: ConnectionLimit::new(admin::CONNECTIONS_MAX),
-            connections: Connections::new(server.drain.clone(), MemoryBudget::new(0)),
+            connections: Connections::new(server.drain.clone(), websocket_buffers.budget().clone()),
             resources: Rc::new(Resources {
                 websocket_buffers,
                 stalls,

@@ -369,9 +369,10 @@ fn a_client_that_ends_nothing_has_the_linger_time() {
 
         let (mut client, server) = pipe();
         let ctx = context(&server, resources(WebSockets::default(), limits)).0;
+        const LAST: &str = "GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
         let start = Sim::now();
         let answering = Sim::spawn(async move { http::serve::<Sim>(server, &ctx).await });
-        client.write_all("GET /health HTTP/1.1\r\nHost: a\r\n\r\n").await.into_result().unwrap();
+        client.write_all(LAST).await.into_result().unwrap();
         answering.await.unwrap().unwrap();
         assert_eq!((Sim::now() - start).as_secs(), SECONDS);
     });

@@ -119,6 +119,17 @@ pub const fn compressed_bytes_max(message_bytes: usize) -> usize {
 
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
+impl HandshakeConfig {
+    /// The same without compression.
+    pub(crate) const fn uncompressed(self) -> Self {
+        Self {
+            #[cfg(feature = "deflate")]
+            deflate: None,
+            ..self
+        }
+    }
+}
+
 impl Default for EngineConfig {
     fn default() -> Self {
         Self {

@@ -220,7 +220,7 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
         let Some(request) = self.request().filter(|_| self.state == State::Request) else {
             return Err(Misuse::NoRequest.into());
         };
-        let is_head_method = request.method() == "HEAD";
+        let (is_head_method, is_http_1_0) = (request.method() == "HEAD", request.is_http_1_0());
         let waits_for_continue = request.expects_continue() && !self.has_continued;
         // A client that waits may send the body or not. Nobody could tell where its next request begins.
         let may_omit_body = waits_for_continue && !self.decoder.is_body_at_end();
@@ -228,7 +228,7 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
             self.decoder.body_bytes_left_min() > self.config.limits.discard_bytes_max;
         self.is_last =
             request.is_last() || self.ending.is_ending.get() || may_omit_body || has_long_rest;
-        let exchange = Exchange { is_head_method, is_last: self.is_last };
+        let exchange = Exchange { is_head_method, is_last: self.is_last, is_http_1_0 };
         let bytes_max = response.head_bytes_max(self.config.server);
         self.reserve(bytes_max).await?;
         coop::consume(coop::cost::response_head(bytes_max));
@@ -323,6 +323,42 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
 
     /// Writes the answers to earlier requests, and returns the stream with the head of the current request. Another
     /// protocol answers it and continues: a WebSocket, for example.
+    ///
+    /// ```
+    /// use owned_io::{ByteStream, Clock};
+    /// use owned_io_http::{Connection, Parts, Response};
+    /// use owned_io_websocket::handshake::{Origins, Request};
+    /// use owned_io_websocket::stream::Acceptance;
+    /// use owned_io_websocket::{Config, WebSocket};
+    ///
+    /// /// Answers requests until one opens a WebSocket.
+    /// async fn open<C: Clock, S: ByteStream>(
+    ///     mut connection: Connection<C, S>,
+    ///     buffers: &owned_io::Buffers,
+    /// ) -> Result<Option<WebSocket<S>>, Box<dyn std::error::Error>> {
+    ///     while let Some(head) = connection.next().await? {
+    ///         let (method, target, is_http_1_1) = (head.method(), head.target(), !head.is_http_1_0());
+    ///         let upgrade = Request::from_parts(method, target, is_http_1_1, head.headers())
+    ///             .and_then(|request| request.upgrade(Origins::Any));
+    ///         match upgrade {
+    ///             Ok(upgrade) => {
+    ///                 let config = Config::default();
+    ///                 let acceptance = Acceptance::new(upgrade, None, &[], buffers, &config)?;
+    ///                 let Parts { stream, buffers, received, head_bytes } =
+    ///                     connection.into_parts().await?;
+    ///                 let opening =
+    ///                     acceptance.open::<C, S>(stream, received, head_bytes, buffers, config);
+    ///                 return Ok(Some(opening.await?));
+    ///             }
+    ///             Err(refusal) => {
+    ///                 let response = Response::new(refusal.status()).with_headers(refusal.headers());
+    ///                 connection.respond(&response, refusal.to_string()).await?;
+    ///             }
+    ///         }
+    ///     }
+    ///     Ok(None)
+    /// }
+    /// ```
     ///
     /// # Errors
     /// - [`Misuse::NoRequest`]: there is no request, or its answer has begun.

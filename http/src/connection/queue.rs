@@ -60,10 +60,12 @@ impl Queue {
         }
         let wanted = self.copied.capacity().max(self.copied.len() + more);
         if let Err(exhausted) = self.reservation.resize(wanted) {
-            if self.copied.is_empty() {
-                self.buffers.give(mem::take(&mut self.copied));
+            if !self.copied.is_empty() {
+                return Err(exhausted);
             }
-            return Err(exhausted);
+            // A reused buffer may be much longer than what is needed.
+            self.buffers.give(mem::take(&mut self.copied));
+            self.reservation.resize(more)?;
         }
         self.copied.reserve(more);
         self.reservation.force(self.copied.capacity()); // a vector may take more than it is asked for
@@ -161,4 +163,24 @@ impl Batch {
 /// A batch is never empty, so a write of nothing is an error of the stream.
 fn nonzero(n: usize) -> io::Result<usize> {
     if n > 0 { Ok(n) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use owned_io::{MemoryBudget, Pool, PoolConfig};
+
+    use super::*;
+
+    #[test]
+    fn a_long_buffer_for_reuse_takes_no_more_of_the_budget_than_there_is() {
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1000));
+        buffers.give(Vec::with_capacity(2000));
+        let account = buffers.account();
+        let mut queue = Queue::new(buffers.clone(), account.reservation());
+        queue.reserve(500).unwrap();
+        assert!((500..=1000).contains(&account.held_bytes()), "{}", account.held_bytes());
+        queue.out().resize(500, b'a');
+        assert!(queue.reserve(600).is_err());
+        assert_eq!(queue.out().len(), 500);
+    }
 }

@@ -41,8 +41,7 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
             let has_begun = !self.received.unread().iter().all(|byte| b"\r\n".contains(byte));
             let wait = if has_begun { Wait::Head } else { Wait::Idle };
             if self.ending.is_ending.get() {
-                self.end().await?;
-                return Ok(false);
+                self.handle.shutdown(Shutdown::Read); // a request that has arrived is still read
             }
             let (head_bytes_max, pool) = (self.config.limits.head_bytes_max, self.buffers.pool());
             let prepared = self.received.prepare_for_head(head_bytes_max, pool);

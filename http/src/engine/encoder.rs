@@ -20,6 +20,9 @@ pub struct Exchange {
     pub is_head_method: bool,
     /// Whether the connection ends after the answer.
     pub is_last: bool,
+    /// Whether the request is HTTP/1.0. A client of that version knows no chunks: the end of the connection ends a body
+    /// of unknown length, so the answer has to be the [last](Self::is_last).
+    pub is_http_1_0: bool,
 }
 
 #[derive(Debug)]
@@ -32,6 +35,8 @@ enum Body {
     Chunked {
         is_first: bool,
     },
+    /// The end of the connection ends it.
+    UntilEnd,
 }
 
 impl Encoder {
@@ -69,6 +74,7 @@ impl Encoder {
         self.body = Some(match length {
             _ if exchange.is_head_method || response.has_no_body() => Body::Omitted,
             BodyLength::Exact(left) => Body::Exact { left },
+            BodyLength::Chunked if exchange.is_http_1_0 => Body::UntilEnd,
             BodyLength::Chunked => Body::Chunked { is_first: true },
         });
         Ok(())
@@ -102,6 +108,7 @@ impl Encoder {
                 append_decimal(out, bytes);
                 out.extend_from_slice(b"\r\n");
             }
+            BodyLength::Chunked if exchange.is_http_1_0 => {}
             BodyLength::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
         }
     }
@@ -115,6 +122,7 @@ impl Encoder {
         match self.body.as_mut().ok_or(Misuse::NotBegun)? {
             Body::Omitted => Ok(false),
             _ if len == 0 => Ok(false), // an empty chunk would be the end
+            Body::UntilEnd => Ok(true),
             Body::Exact { left } => {
                 *left = left.checked_sub(len as u64).ok_or(Misuse::BodyTooLong)?;
                 Ok(true)
@@ -136,7 +144,7 @@ impl Encoder {
     /// [`Misuse::NotBegun`]; [`Misuse::BodyTooShort`] if bytes of the announced length are missing.
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), Misuse> {
         match self.body.as_ref().ok_or(Misuse::NotBegun)? {
-            Body::Omitted | Body::Exact { left: 0 } => {}
+            Body::Omitted | Body::Exact { left: 0 } | Body::UntilEnd => {}
             Body::Exact { .. } => return Err(Misuse::BodyTooShort),
             Body::Chunked { is_first: true } => out.extend_from_slice(b"0\r\n\r\n"),
             Body::Chunked { is_first: false } => out.extend_from_slice(b"\r\n0\r\n\r\n"),
@@ -156,7 +164,8 @@ impl Encoder {
         date: &Date,
         out: &mut Vec<u8>,
     ) {
-        let (text, exchange) = (refusal.text(), Exchange { is_head_method, is_last: true });
+        let exchange = Exchange { is_head_method, is_last: true, is_http_1_0: false };
+        let text = refusal.text();
         let response =
             Response::new(refusal.status()).with_headers(&[("Content-Type", "text/plain")]);
         let length = BodyLength::Exact(text.len() as u64 + 1);

@@ -13,14 +13,15 @@ pub(super) struct Framing {
     pub(super) expects_continue: bool,
 }
 
-/// Checks the headers of a request for `target`, and returns what they say.
+/// Checks the headers of a request for `target`, and returns what they say. `is_http_1_0`: its version, not 1.1.
 pub(super) fn of(
     target: &str,
+    is_http_1_0: bool,
     headers: &[Header<'_>],
     body_bytes_max: u64,
 ) -> Result<Framing, Refusal> {
     let (mut host, mut length, mut codings) = (None, None, Codings::default());
-    let (mut is_close, mut expects_continue) = (false, false);
+    let (mut is_close, mut expects_continue) = (is_http_1_0, false);
     for Header { name, value } in headers {
         if name.eq_ignore_ascii_case("host") {
             if host.replace(*value).is_some() {
@@ -39,17 +40,16 @@ pub(super) fn of(
             if !value.eq_ignore_ascii_case(b"100-continue") {
                 return Err(Refusal::Expectation);
             }
-            expects_continue = true;
+            expects_continue = !is_http_1_0; // RFC 9110 section 10.1.1
         }
     }
-    let host = host.ok_or(Refusal::NoHost)?;
-    if !target::is_host(host) {
-        return Err(Refusal::Host);
-    }
-    if target::authority(target).is_some_and(|other| !other.as_bytes().eq_ignore_ascii_case(host)) {
-        return Err(Refusal::OtherAuthority);
+    match host {
+        Some(host) => check_host(target, host)?,
+        None if is_http_1_0 => {}
+        None => return Err(Refusal::NoHost),
     }
     let body = match (length, codings.count) {
+        (_, 1..) if is_http_1_0 => return Err(Refusal::OldVersionCoding),
         (None, 0) => BodyLength::Exact(0),
         (None, _) => {
             codings.check()?;
@@ -62,6 +62,17 @@ pub(super) fn of(
         BodyLength::Exact(bytes) if bytes > body_bytes_max => Err(Refusal::BodyTooLarge),
         BodyLength::Exact(0) => Ok(Framing { body, is_close, expects_continue: false }),
         _ => Ok(Framing { body, is_close, expects_continue }),
+    }
+}
+
+/// Checks `Host`, and the authority of a target in absolute form.
+fn check_host(target: &str, host: &[u8]) -> Result<(), Refusal> {
+    if !target::is_host(host) {
+        return Err(Refusal::Host);
+    }
+    match target::authority(target) {
+        Some(other) if !other.as_bytes().eq_ignore_ascii_case(host) => Err(Refusal::OtherAuthority),
+        _ => Ok(()),
     }
 }
 

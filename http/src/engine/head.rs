@@ -112,14 +112,9 @@ impl HeadParser {
     fn parse_request_line(&mut self, line: &[u8], at: usize) -> Result<(), Refusal> {
         let mut request = httparse::Request::new(&mut []);
         let parsed = request.parse(line);
-        let (method, target) = match (parsed, request.method, request.path, request.version) {
+        let (method, target) = match (parsed, request.method, request.path) {
             // Partial: the headers are missing.
-            (Ok(httparse::Status::Partial), Some(method), Some(target), Some(1)) => {
-                (method, target)
-            }
-            (Ok(httparse::Status::Partial), Some(_), Some(_), Some(0)) => {
-                return Err(Refusal::OldVersion);
-            }
+            (Ok(httparse::Status::Partial), Some(method), Some(target)) => (method, target),
             (Err(httparse::Error::Version), ..) if has_version(line) => {
                 return Err(Refusal::UnsupportedVersion);
             }
@@ -127,6 +122,7 @@ impl HeadParser {
             _ => return Err(Refusal::RequestLine),
         };
         target::check(method, target)?;
+        self.index.is_http_1_0 = request.version == Some(0);
         self.index.method = Part::new(at, method.len());
         self.index.target = Part::new(at + method.len() + 1, target.len());
         Ok(())
@@ -141,7 +137,7 @@ impl HeadParser {
             _ => return Err(refusal_of_headers(section)),
         };
         let target = self.index.target.text(head);
-        let framing = framing::of(target, headers, limits.body_bytes_max)?;
+        let framing = framing::of(target, self.index.is_http_1_0, headers, limits.body_bytes_max)?;
         (self.index.body, self.index.is_close) = (framing.body, framing.is_close);
         self.index.expects_continue = framing.expects_continue;
         let part =

@@ -13,8 +13,6 @@ pub enum Refusal {
     RequestLineTooLong,
     /// More than one empty line precedes the request line.
     EmptyLines,
-    /// HTTP/1.0, which this package does not support.
-    OldVersion,
     /// A version of HTTP that this package does not support.
     UnsupportedVersion,
     /// The target has no form that its method allows, or contains characters that no target has.
@@ -59,6 +57,8 @@ pub enum Refusal {
     Coding,
     /// A transfer coding besides `chunked`, which this package does not support.
     UnsupportedCoding,
+    /// A transfer coding in a request of HTTP/1.0, which has none.
+    OldVersionCoding,
     /// An expectation other than `100-continue`, which this package does not support.
     Expectation,
     /// The body is longer than [`body_bytes_max`](crate::Limits::body_bytes_max).
@@ -100,7 +100,6 @@ impl Refusal {
             Self::RequestLine => (400, "RFC 9112 3", "the request line is malformed"),
             Self::RequestLineTooLong => (414, "RFC 9112 3", "the request line is too long"),
             Self::EmptyLines => (400, "RFC 9112 2.2", "several empty lines before the request"),
-            Self::OldVersion => (505, "RFC 9110 15.6.6", "http/1.0 is not supported"),
             Self::UnsupportedVersion => {
                 (505, "RFC 9110 15.6.6", "this version of http is not supported")
             }
@@ -131,6 +130,7 @@ impl Refusal {
             Self::NotChunked => (400, "RFC 9112 6.3", "the last transfer coding is not chunked"),
             Self::Coding => (400, "RFC 9112 7", "the transfer codings are malformed"),
             Self::UnsupportedCoding => (501, "RFC 9112 6.1", "a transfer coding is not supported"),
+            Self::OldVersionCoding => (400, "RFC 9112 6.1", "http/1.0 has no transfer codings"),
             Self::Expectation => (417, "RFC 9110 10.1.1", "an expectation is not supported"),
             Self::BodyTooLarge => (413, "RFC 9110 15.5.14", "the body is too large"),
             Self::ChunkSize => (400, "RFC 9112 7.1", "the size of a chunk is malformed"),

@@ -26,6 +26,7 @@ pub struct Request<'b> {
 pub(super) struct HeadIndex {
     pub(super) method: Part,
     pub(super) target: Part,
+    pub(super) is_http_1_0: bool,
     /// The names and values, in order. At most [`HEADERS_MAX`].
     pub(super) headers: Vec<(Part, Part)>,
     pub(super) body: BodyLength,
@@ -61,6 +62,7 @@ impl Default for HeadIndex {
         Self {
             method: Part::default(),
             target: Part::default(),
+            is_http_1_0: false,
             headers: Vec::new(),
             body: BodyLength::Exact(0),
             is_close: false,
@@ -138,7 +140,12 @@ impl<'b> Request<'b> {
         self.index.expects_continue
     }
 
-    /// Whether this is the client's last request on the connection.
+    /// Whether it is HTTP/1.0, not 1.1. Such a request may have no `Host`, has no chunks and expects nothing.
+    pub const fn is_http_1_0(&self) -> bool {
+        self.index.is_http_1_0
+    }
+
+    /// Whether this is the client's last request on the connection. Each request of HTTP/1.0 is.
     pub const fn is_last(&self) -> bool {
         self.index.is_close
     }

@@ -12,6 +12,7 @@ pub(crate) struct Seen {
     pub(crate) headers: Vec<(String, Vec<u8>)>,
     pub(crate) length: BodyLength,
     pub(crate) is_last: bool,
+    pub(crate) is_http_1_0: bool,
     pub(crate) expects_continue: bool,
     pub(crate) body: Vec<u8>,
 }
@@ -61,6 +62,7 @@ fn decode_all(
                 headers: request.headers().map(own).collect(),
                 length: request.body(),
                 is_last: request.is_last(),
+                is_http_1_0: request.is_http_1_0(),
                 expects_continue: request.expects_continue(),
                 body: Vec::new(),
             });

@@ -82,6 +82,23 @@ def websocket(*frames, path="/echo", is_tls=False):
     return prepare
 
 
+def answered(behind):
+    """A client whose first request was answered."""
+
+    def connected(ctx, addr):
+        sock = connect(addr, 9)
+        sock.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        answer = b""
+        while not answer.endswith(b"\r\n\r\nok\n"):
+            part = sock.recv(4096)
+            expect(part, f"an end after {answer!r}")
+            answer += part
+        sock.sendall(behind)
+        return sock
+
+    return connected
+
+
 def over_tls(ctx, addr):
     return ctx.tls.wrap_socket(connect(addr, 9), server_hostname="localhost")
 
@@ -97,6 +114,8 @@ for listener in (*PLAIN, *OVER_TLS):
 for listener in OVER_TLS:
     told(f"a client of {listener} after the handshake", listener, over_tls)
 told("half a head", "http", sent(b"GET /health HTTP/1.1\r\nHo"))
+told("half a head behind a request", "http", answered(b"GET /health HTTP/1.1\r\nHo"))
+told("a client that was answered and keeps its connection", "http", answered(b""))
 told("half a hello", "https", half_hello)
 told("half a message to sink", "sink", sent(b"\x64\0\0\0abc"))
 told("half a request to source", "source", sent(bytes(6)))
@@ -199,7 +218,7 @@ def notice(ctx):
             server.signal(signal.SIGTERM)
             time.sleep(0.5)
             with connect(server.addr()) as sock:
-                sock.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+                sock.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
                 answer = read_to_end(sock)
             expect(answer.startswith(b"HTTP/1.1 503 "), f"/health: {answer[:40]!r}")
             socket.echo()
@@ -220,6 +239,6 @@ def admin(ctx):
             server.signal(signal.SIGTERM)
             time.sleep(0.5)
             with connect(server.addr("admin")) as sock:
-                sock.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+                sock.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
                 answer = read_to_end(sock)
             expect(answer.startswith(b"HTTP/1.1 503 "), f"/health: {answer[:40]!r}")

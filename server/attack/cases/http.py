@@ -1,17 +1,18 @@
 """Requests that are malformed, too large, ambiguous, or not what they seem."""
 
+import threading
+
 from harness import connect, expect, read_to_end, reset
 from registry import add_case, case
 from websocket import BINARY, NO_MASK, frame, parse, upgrade
 
 
-def say(ctx, request, half_close=False):
-    """Sends bytes. Returns everything that the server answers until it ends the stream."""
+def say(ctx, request):
+    """Sends bytes, and ends our side. Returns everything that the server answers until it ends the stream."""
     with connect(ctx.server().addr()) as sock:
         try:
             sock.sendall(request)
-            if half_close:
-                sock.shutdown(1)
+            sock.shutdown(1)
         except ConnectionError:
             pass  # the server has answered and closed before everything was sent
         return read_to_end(sock)
@@ -23,7 +24,8 @@ def status(answer):
 
 
 def answers(name, request, *statuses):
-    """A request that is answered exactly once, with one of these statuses. Then the stream ends."""
+    """A request that is answered exactly once, with one of these statuses. Then the stream ends: at once after a
+    refusal, and because we have ended our side after another answer."""
     expects = f"{' or '.join(map(str, statuses))}, once"
 
     def run(ctx):
@@ -54,8 +56,8 @@ answers("a control character in the target", get("/\x07"), 400)
 answers("a method in lower case", get(method="get"), 405)
 answers("a method of 4,000 characters", get(method="G" * 4000), 405, 400, 501)
 answers("no method", b" /health HTTP/1.1\r\nHost: a\r\n\r\n", 400)
-answers("CONNECT", get("attack:443", method="CONNECT"), 405, 400, 501)
-answers("OPTIONS *", get("*", method="OPTIONS"), 405, 501)
+answers("CONNECT", get("attack:443", method="CONNECT"), 501)
+answers("OPTIONS *", get("*", method="OPTIONS"), 501)
 answers("TRACE", get(method="TRACE"), 405, 501)
 answers("the absolute form", get("http://attack/health"), 200)
 answers("the absolute form, in capitals", get("HTTP://ATTACK/health"), 200)
@@ -98,7 +100,22 @@ answers("a megabyte of one header line, without an end", b"GET / HTTP/1.1\r\nX: 
 
 # One request must never be taken for two.
 BEHIND = b"GET /health HTTP/1.1\r\nHost: b\r\n\r\n"
-answers("two requests at once", get() + BEHIND, 200)
+answers("a request behind one that is malformed", get(host=None) + BEHIND, 400)
+answers("a request behind the last one", get("/health", "Connection: close") + BEHIND, 200)
+answers("a request behind one of HTTP/1.0", get(version="HTTP/1.0") + BEHIND, 200)
+answers(
+    "a request behind one of HTTP/1.0 that is to be kept alive",
+    get("/health", "Connection: keep-alive", version="HTTP/1.0") + BEHIND,
+    200,
+)
+answers("chunks in HTTP/1.0", get("/health", "Transfer-Encoding: chunked", version="HTTP/1.0") + BEHIND, 400)
+answers("a request behind an upgrade that is refused", upgrade(key=None) + BEHIND, 400)
+answers(
+    "a request behind an expectation that is not met",
+    get("/health", "Expect: 100-continue", f"Content-Length: {len(BEHIND)}", method="POST") + BEHIND,
+    405,
+)
+answers("a body that is too long", get("/health", "Content-Length: 1048577", method="POST") + BEHIND, 413)
 answers(
     "a request in a body that is announced",
     get("/health", f"Content-Length: {len(BEHIND)}") + BEHIND,
@@ -128,8 +145,42 @@ answers(
     get("/health", "Transfer-Encoding : chunked") + b"0\r\n\r\n" + BEHIND,
     400,
 )
-answers("a POST with a body", get("/echo", "Content-Length: 34", method="POST") + BEHIND, 405)
-answers("keep-alive is not granted", get("/health", "Connection: keep-alive") + BEHIND, 200)
+answers("a POST with a body", get("/echo", f"Content-Length: {len(BEHIND)}", method="POST") + BEHIND, 405)
+
+
+@case("http: 10,000 requests at once", "as many answers, and no other")
+def pipelined(ctx):
+    with connect(ctx.server().addr()) as sock:
+        sending = threading.Thread(target=sock.sendall, args=(get() * 9_999 + get("/health", "Connection: close"),))
+        sending.start()
+        answers = read_to_end(sock)
+        sending.join()
+    heads = answers.count(b"HTTP/1.1 200 OK\r\n")
+    expect(heads == 10_000 and answers.count(b"HTTP/1.") == heads, f"{heads} answers of 200: {answers[-80:]!r}")
+    expect(answers.count(b"\r\n\r\nok\n") == heads, f"other bodies: {answers[-80:]!r}")
+
+
+@case("http: requests of every kind, one after the other on one connection", "an answer to each")
+def kept_alive(ctx):
+    with connect(ctx.server().addr()) as sock:
+        for request, expected in [
+            (get(), 200),
+            (get("/nowhere"), 404),
+            (get(method="HEAD"), 200),
+            (get("/health", "Content-Length: 3", method="POST") + b"abc", 405),
+            (get("/health", "Transfer-Encoding: chunked", method="PUT") + b"3\r\nabc\r\n0\r\n\r\n", 405),
+            (b"\r\n" + get(), 200),
+            (upgrade("/health"), 200),
+            (upgrade(), 101),
+        ]:
+            sock.sendall(request)
+            answer = sock.recv(4096)
+            expect(status(answer) == expected, f"{answer[:80]!r} to {request[:60]!r}")
+        sock.sendall(frame(BINARY, b"a") + frame(8, b"\x03\xe8"))
+        frames = read_to_end(sock)
+        first, used = parse(frames) or (None, 0)
+        expect(first and first.payload == b"a", frames)
+        expect(frames[used:] == b"\x88\x02\x03\xe8", f"{frames[used:]!r} for a close")
 
 # Paths and queries.
 answers("a path that is not there", get("/nowhere"), 404)
@@ -168,7 +219,7 @@ def head_of_nothing(ctx):
 @case("http: a head that comes byte by byte", "200")
 def byte_by_byte(ctx):
     with connect(ctx.server().addr()) as sock:
-        for byte in get():
+        for byte in get("/health", "Connection: close"):
             sock.sendall(bytes([byte]))
         answer = read_to_end(sock)
     expect(status(answer) == 200, answer[:80])
@@ -176,14 +227,14 @@ def byte_by_byte(ctx):
 
 @case("http: a connection without a byte that is ended", "an end, without an answer")
 def nothing(ctx):
-    expect(status(say(ctx, b"", half_close=True)) in (None, 400, 408), "an answer to nothing")
+    expect(status(say(ctx, b"")) in (None, 400, 408), "an answer to nothing")
 
 
 @case("http: a head that is cut off at each of its bytes", "an end of the stream each time")
 def cut_off(ctx):
     head = upgrade()
     for cut in range(1, len(head), 3):
-        answer = say(ctx, head[:cut], half_close=True)
+        answer = say(ctx, head[:cut])
         expect(status(answer) in (None, 400), f"{answer[:60]!r} when cut at {cut}")
 
 

@@ -17,6 +17,16 @@ LATE_SECONDS_MAX = 4
 BRIEF = ("--idle-seconds-max", "1", "--message-seconds-max", "1")
 
 
+def answer_to(sock):
+    """Asks for /health on a connection that stays."""
+    sock.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+    answer = b""
+    while not answer.endswith(b"\r\n\r\nok\n"):
+        part = sock.recv(4096)
+        expect(part, f"an end after {answer!r}")
+        answer += part
+
+
 def silent(listener):
     # HTTP and TLS have limits of their own for the request and the handshake. Idleness is noticed up to a third late.
     limit = 2 if listener in ("echo", "sink", "source") else HANDSHAKE_SECONDS_MAX
@@ -40,6 +50,29 @@ for listener in (*PLAIN, *OVER_TLS):
     silent(listener)
 
 
+def kept_alive(listener, seconds_max):
+    """A client that was answered, and asks for nothing more."""
+
+    def run(ctx):
+        with ctx.fresh(*BRIEF, listeners=("http", listener) if listener != "http" else ("http",)) as server:
+            with connect(server.addr(listener)) as sock:
+                answer_to(sock)
+                seconds = seconds_to_end(sock, seconds_max + LATE_SECONDS_MAX)
+            expect(seconds > seconds_max - 1, f"an end after {seconds:.1f} s")
+            server.check()
+
+    add_case(
+        f"silence: a client that was answered by {listener}, and keeps its connection",
+        f"an end after {seconds_max} s",
+        run,
+        "waiting",
+    )
+
+
+kept_alive("http", 10)
+kept_alive("admin", 60)
+
+
 def stops(name, listener, sent, seconds_max):
     def run(ctx):
         with ctx.fresh(*BRIEF, listeners=PLAIN) as server:
@@ -61,10 +94,12 @@ stops("a fragment without an end", "http", upgrade() + frame(BINARY, b"a", fin=F
 stops("half the head of a frame", "http", upgrade() + frame(BINARY, length=1000)[:3], 1 + 5)
 
 
-def slow_head(name, parts, pause):
+def slow_head(name, parts, pause, is_first=True):
     def run(ctx):
         with ctx.fresh() as server:
             with connect(server.addr()) as sock:
+                if not is_first:
+                    answer_to(sock)
                 begun = time.monotonic()
                 try:
                     for part in parts:
@@ -88,6 +123,7 @@ def slow_head(name, parts, pause):
 
 slow_head("a head that stops", [b"GET /health HTTP/1.1\r\nHost: a\r\n"], 0.1)
 slow_head("a head of a byte a second", [bytes([byte]) for byte in upgrade()], 1)
+slow_head("a second head, of a byte a second", [bytes([byte]) for byte in upgrade()], 1, is_first=False)
 slow_head("a head of a header a second", [b"GET /echo HTTP/1.1\r\n"] + [b"X: a\r\n"] * 30, 1)
 
 
@@ -98,7 +134,7 @@ slow_head("a head of a header a second", [b"GET /echo HTTP/1.1\r\n"] + [b"X: a\r
 )
 def answered(ctx):
     with ctx.fresh("--connections-max", "2") as server:
-        request = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
+        request = b"GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
         begun = time.monotonic()
         silent, sending = connect(server.addr()), connect(server.addr())
         for sock in (silent, sending):
@@ -267,6 +303,26 @@ unread("source over TCP", "source", struct.pack("<III", 0xFFFFFFFF, MIB, 1))
 unread("short messages of source over TCP", "source", struct.pack("<III", 0xFFFFFFFF, 10, 1000))
 unread("source over WebSocket", "http", upgrade("/source?bytes=1048576"))
 unread("echo over WebSocket", "http", upgrade("/echo") + frame(BINARY, bytes(12 * MIB), mask=NO_MASK))
+
+
+@case("unread: requests without end, whose answers nobody reads", "a reset within 10 s and a little", "waiting")
+def unread_answers(ctx):
+    with ctx.fresh() as server:
+        with connect(server.addr(), receive_bytes=65536) as sock:
+            sock.setblocking(False)
+            requests = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n" * 1000
+            begun = time.monotonic()
+            at = 0
+            try:
+                while time.monotonic() - begun < 10 + 5 + LATE_SECONDS_MAX:
+                    try:
+                        at = (at + sock.send(requests[at:])) % len(requests)
+                    except BlockingIOError:
+                        time.sleep(0.1)
+            except ConnectionError:
+                server.check()
+                return
+        expect(False, f"still open after {time.monotonic() - begun:.1f} s")
 
 
 @case(

@@ -40,14 +40,6 @@ impl AllowedOrigins {
             Some(only) => f(Origins::Only(&borrowed(only))),
         }
     }
-
-    /// As [`with`](Self::with), for a function that waits.
-    pub(crate) async fn with_async<T>(&self, f: impl AsyncFnOnce(Origins<'_>) -> T) -> T {
-        match &self.only {
-            None => f(Origins::Any).await,
-            Some(only) => f(Origins::Only(&borrowed(only))).await,
-        }
-    }
 }
 
 /// The form of an origin that browsers send, or why it is not an origin.

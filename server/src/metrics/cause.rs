@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::io::{self, ErrorKind};
 
+use owned_io_http as http;
 use owned_io_websocket::stream::Error;
 use owned_io_websocket::{ProtocolError, Violation};
 
@@ -58,10 +59,25 @@ impl CloseCause {
 
     /// The cause of an error of a service.
     pub fn of(error: &(dyn StdError + 'static)) -> Self {
-        match (error.downcast_ref::<Error>(), error.downcast_ref::<io::Error>()) {
-            (Some(Error::Protocol(error)), _) => Self::of_protocol(*error),
-            (Some(Error::Io(error)), _) | (None, Some(error)) => Self::of_io(error),
-            (Some(Error::Refused(_)), _) => Self::Refused,
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return Self::of_io(error);
+        }
+        if let Some(error) = error.downcast_ref::<http::Error>() {
+            return Self::of_http(error);
+        }
+        match error.downcast_ref::<Error>() {
+            Some(Error::Protocol(error)) => Self::of_protocol(*error),
+            Some(Error::Io(error)) => Self::of_io(error),
+            Some(Error::Refused(_)) => Self::Refused,
+            _ => Self::Other,
+        }
+    }
+
+    fn of_http(error: &http::Error) -> Self {
+        match error {
+            http::Error::Refused(_) => Self::Refused,
+            http::Error::Io(error) => Self::of_io(error),
+            http::Error::Memory(_) => Self::Memory,
             _ => Self::Other,
         }
     }
@@ -79,6 +95,9 @@ impl CloseCause {
     }
 
     fn of_io(error: &io::Error) -> Self {
+        if let Some(error) = error.get_ref().and_then(|inner| inner.downcast_ref::<http::Error>()) {
+            return Self::of_http(error);
+        }
         match error.kind() {
             ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted | ErrorKind::BrokenPipe => {
                 Self::Reset
@@ -125,6 +144,11 @@ mod tests {
             assert_eq!(CloseCause::of(&error), cause, "{error:?}");
         }
         assert_eq!(CloseCause::of(&io::Error::from(ErrorKind::TimedOut)), CloseCause::Timeout);
+        let refused = || http::Error::Refused(http::Refusal::NoHost);
+        assert_eq!(CloseCause::of(&refused()), CloseCause::Refused);
+        assert_eq!(CloseCause::of(&io::Error::from(refused())), CloseCause::Refused);
+        let timed_out = http::Error::Io(ErrorKind::TimedOut.into());
+        assert_eq!(CloseCause::of(&timed_out), CloseCause::Timeout);
         assert_eq!(CloseCause::of(&std::fmt::Error), CloseCause::Other);
     }
 }

@@ -10,52 +10,71 @@
 //! connected to other listeners, until the last of them has disconnected. Clients that reach this listener can exhaust
 //! that limit, so bind it to an address that they cannot reach.
 
-use owned_io::{ByteStream, MemoryBudget, Pool, PoolConfig, Runtime};
-use owned_io_websocket::stream::{Buffers, Error, PendingRequest};
+use std::time::Duration;
 
-use super::http::health;
+use owned_io::{Buffers, ByteStream, MemoryBudget, Pool, PoolConfig, Runtime};
+use owned_io_http::{Connection, Error, Response};
+
+use super::http::{health, http_config, respond};
 use super::metrics;
 use super::stalls::Answer;
-use super::websocket::websocket_config;
-use crate::config::Deflate;
+use crate::connections::CloseMethod;
 use crate::context::Context;
 
 /// How many connections each worker serves at once: enough for a few load balancers, each with a few connections.
 pub const CONNECTIONS_MAX: usize = 64;
 
+/// How long an operator's client may wait before each request. Prometheus and load balancers ask at least once a minute,
+/// and keep their connections.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+
+/// What each connection may hold of answers that are not written yet, in bytes: the heads of the longest, and the bodies
+/// of short ones. Long bodies are sent by reference.
+const QUEUE_BYTES_MAX: usize = 4 * 1024;
+
 /// Buffers for [`CONNECTIONS_MAX`] connections.
 pub fn buffers() -> Buffers {
     let mut pool = PoolConfig::default();
     pool.leased_max = CONNECTIONS_MAX;
-    Buffers::new(Pool::new(pool), MemoryBudget::new(0))
+    let bytes_max = CONNECTIONS_MAX * QUEUE_BYTES_MAX;
+    let budget = MemoryBudget::new(bytes_max).with_shares(CONNECTIONS_MAX, bytes_max);
+    Buffers::new(Pool::new(pool), budget)
 }
 
-/// Serves one connection, which has one request.
+/// Serves one connection until either side ends it.
 ///
 /// # Errors
 /// Errors of the connection, and a bad request.
 pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result<(), Error> {
-    let buffers = ctx.websocket_buffers();
-    let config = websocket_config(Deflate::Off, ctx.worker.limits, 0);
-    let pending = PendingRequest::<R, _>::read(stream, &buffers, config).await?;
-    let request = pending.request();
-    let (status, body) = match (request.method(), request.path()) {
-        ("GET" | "HEAD", "/health") => health(&ctx.connection),
-        ("GET" | "HEAD", "/stalls") => {
-            let answer = Answer::new(&ctx.worker.stalls, request.header("accept"));
-            return pending.respond(answer.status, &answer.headers(), &answer.body).await;
-        }
-        ("GET" | "HEAD", "/metrics") => match &ctx.worker.all_metrics {
-            Some(all) => {
-                // Boxed because few connections need it.
-                let answer = Box::pin(metrics::Answer::new::<R>(all)).await;
-                return pending.respond(answer.status, &answer.headers(), &answer.body).await;
+    let config = http_config(ctx.worker.limits, IDLE_MAX);
+    let mut connection = Connection::<R, _>::new(stream, &ctx.websocket_buffers(), config);
+    ctx.connection.set_close_method(CloseMethod::Http(connection.end_handle()));
+    while let Some(request) = connection.next().await? {
+        let (status, body) = match (request.method(), request.path()) {
+            ("GET" | "HEAD", "/health") => health(&ctx.connection),
+            ("GET" | "HEAD", "/stalls") => {
+                let answer = Answer::new(&ctx.worker.stalls, request.header("accept"));
+                let headers = answer.headers();
+                let response = Response::new(answer.status).with_headers(&headers);
+                connection.respond(&response, answer.body).await?;
+                continue;
             }
-            None => (404, "this server has no metrics\n"),
-        },
-        ("GET" | "HEAD", _) => (404, "the paths are /health, /stalls and /metrics\n"),
-        _ => (405, "only GET and HEAD are allowed\n"),
-    };
-    let headers: &[_] = if status == 405 { &[("Allow", "GET, HEAD")] } else { &[] };
-    pending.respond(status, headers, body.as_bytes()).await
+            ("GET" | "HEAD", "/metrics") => match &ctx.worker.all_metrics {
+                Some(all) => {
+                    connection.flush().await?; // gathering takes a while
+                    // Boxed because few connections need it.
+                    let answer = Box::pin(metrics::Answer::new::<R>(all)).await;
+                    let headers = answer.headers();
+                    let response = Response::new(answer.status).with_headers(&headers);
+                    connection.respond(&response, answer.body).await?;
+                    continue;
+                }
+                None => (404, "this server has no metrics\n"),
+            },
+            ("GET" | "HEAD", _) => (404, "the paths are /health, /stalls and /metrics\n"),
+            _ => (405, "only GET and HEAD are allowed\n"),
+        };
+        respond(&mut connection, status, body.into()).await?;
+    }
+    Ok(())
 }

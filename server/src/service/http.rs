@@ -12,20 +12,25 @@
 //! | `/tail/STREAM/TOPIC/PARTITION?from=…` | a WebSocket, for who has the password of Iggy's clients: see [`tail`] |
 //!
 //! Other paths are answered 404. `/health` is answered 503 after [notice](crate::drain::DrainSignal::notice), and
-//! every path is answered 503 once the server drains. A connection has one request. After the answer to a request that
-//! is not an upgrade, the connection is closed.
+//! every path is answered 503 once the server drains.
+//!
+//! A connection serves one request after the other, until one is upgraded. [`owned_io_http`] reads and refuses them, and
+//! says how connections end. A request for an upgrade that is refused is the last one of its connection.
 //!
 //! A page of any origin may ask for an upgrade, unless the [allowed origins](crate::config::AllowedOrigins) are
 //! limited. A site that identifies its users by cookies must limit them. So must one whose users tell their browsers the
 //! password for `/tail`: a browser that remembers it may send it for a page of another site.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
-use owned_io::{ByteStream, Runtime};
+use bytes::Bytes;
+use owned_io::{ByteStream, Clock, Runtime};
+use owned_io_http::{self as engine, Connection, Parts, Request, Response};
 #[cfg(feature = "tungstenite")]
 use owned_io_tungstenite::{self as bridge, BufferGrowth};
-use owned_io_websocket::handshake::{Origins, Request};
-use owned_io_websocket::stream::{Error, PendingRequest, WebSocket};
+use owned_io_websocket::handshake;
+use owned_io_websocket::stream::{Acceptance, Error, WebSocket};
 use owned_io_websocket::{CloseFrame, Config};
 
 use super::source::WRITE_BYTES_MAX;
@@ -34,8 +39,16 @@ use super::websocket::{self, Messages, websocket_config};
 use super::{application, iggy};
 #[cfg(feature = "tungstenite")]
 use crate::config::Deflate;
+use crate::config::{Limits, WebSockets};
 use crate::connections::{CloseMethod, ConnectionHandle};
 use crate::context::{Context, Resources};
+
+/// How long a client may wait before it sends a request, its first or a further one: as long as a head may take. Its
+/// connection counts against `--connections-max` meanwhile.
+const IDLE_MAX: Duration = Duration::from_secs(10);
+
+/// How long a client may accept nothing of an answer. Longer than a few retransmissions.
+const WRITE_MAX: Duration = Duration::from_secs(10);
 
 /// The bytes that the queue of a connection may hold beyond a message: the messages that the source gathers for a
 /// write, or the answers to one read (the sink's answers to the shortest messages are 5/3 as long as these), and pongs.
@@ -92,15 +105,15 @@ async fn serve_bridged<R: Runtime>(
     ctx: &Context,
     growth: BufferGrowth,
 ) -> Result<(), Error> {
-    let Resources { pattern, websockets, limits, metrics, .. } = &*ctx.worker;
+    let Resources { pattern, limits, metrics, .. } = &*ctx.worker;
     let (traffic, source) = (&metrics.traffic, &metrics.traffic.source_websocket);
     let config = websocket_config(Deflate::Off, *limits, BRIDGE_BYTES_SPARE);
-    let upgrade = read_upgrade::<R, _>(stream, ctx, config).await?;
-    let Some((pending, service)) = upgrade else { return Ok(()) };
-    let accept = async |origins: Origins<'_>| {
-        bridge::accept_pending(pending, origins, service.protocol(), &[], growth).await
-    };
-    let mut socket = websockets.origins.with_async(accept).await?;
+    let Some(upgrading) = read_upgrade::<R, _>(stream, ctx, &config).await? else { return Ok(()) };
+    let Upgrading { parts, acceptance, service } = upgrading;
+    let Parts { stream, buffers, received, head_bytes } = parts;
+    let upgraded =
+        acceptance.upgrade::<R, _>(stream, received, head_bytes, buffers, config).await?;
+    let mut socket = bridge::serve_upgraded::<R, _>(upgraded, growth);
     ctx.connection.set_close_method(CloseMethod::Bridge(socket.outgoing.close_handle()));
     let bridge::WebSocket { incoming, outgoing } = &mut socket;
     match service {
@@ -125,61 +138,155 @@ async fn serve_bridged<R: Runtime>(
     }
 }
 
-/// Reads the request, and upgrades the connection or answers. Returns the WebSocket and its service after an upgrade.
+/// Answers requests until one is upgraded. Returns the WebSocket and its service.
 async fn open<R: Runtime, S: ByteStream>(
     stream: S,
     ctx: &Context,
 ) -> Result<Option<(WebSocket<S>, SocketService)>, Error> {
     let Resources { websockets, limits, .. } = &*ctx.worker;
     let config = websocket_config(websockets.deflate, *limits, QUEUE_BYTES_SPARE);
-    let upgrade = read_upgrade::<R, _>(stream, ctx, config).await?;
-    let Some((pending, service)) = upgrade else { return Ok(None) };
-    let accept =
-        async |origins: Origins<'_>| pending.accept(origins, service.protocol(), &[]).await;
-    let socket = websockets.origins.with_async(accept).await?;
+    let Some(upgrading) = read_upgrade::<R, _>(stream, ctx, &config).await? else {
+        return Ok(None);
+    };
+    let Upgrading { parts, acceptance, service } = upgrading;
+    let Parts { stream, buffers, received, head_bytes } = parts;
+    let socket = acceptance.open::<R, _>(stream, received, head_bytes, buffers, config).await?;
     ctx.connection.set_close_method(CloseMethod::WebSocket(socket.outgoing.close_handle()));
     Ok(Some((socket, service)))
 }
 
-/// Reads the request. Returns a request for an upgrade together with its service. Answers any other request.
+/// A connection that is being upgraded to a service.
+struct Upgrading<S> {
+    parts: Parts<S>,
+    acceptance: Acceptance,
+    service: SocketService,
+}
+
+/// Answers requests until one asks for an upgrade, and accepts that.
 async fn read_upgrade<R: Runtime, S: ByteStream>(
     stream: S,
     ctx: &Context,
-    config: Config,
-) -> Result<Option<(PendingRequest<R, S>, SocketService)>, Error> {
-    let Resources { websockets, .. } = &*ctx.worker;
-    let pending = PendingRequest::<R, _>::read(stream, &ctx.websocket_buffers(), config).await?;
-    let route = match ctx.connection.is_closing() {
-        false => Route::of(&pending.request(), ctx),
-        true => Route::Answer(503, ABOUT_TO_END.into()),
-    };
-    let answered = match route {
-        Route::Upgrade(service) => Ok(service),
-        Route::Tail(request) => match request.open::<R>().await {
-            _ if ctx.connection.is_closing() => Err((503, ABOUT_TO_END.into())),
-            opened => opened.map(|tail| SocketService::Tail(Box::new(tail))),
-        },
-        Route::Answer(status, body) => Err((status, body)),
-    };
-    match answered {
-        Ok(service) => {
-            let request = pending.request();
-            if websockets.origins.with(|origins| request.upgrade(origins).is_ok()) {
-                ctx.connection.set_close_method(CloseMethod::Upgrading);
-            } // Otherwise `accept` refuses it, and the connection can still be closed meanwhile.
-            Ok(Some((pending, service)))
-        }
-        Err((status, body)) => {
-            let headers: &[_] = match status {
-                401 => &[("WWW-Authenticate", "Basic realm=\"owned-io\"")],
-                405 => &[("Allow", "GET, HEAD")],
-                426 => &[("Upgrade", "websocket")],
-                _ => &[],
-            };
-            pending.respond(status, headers, body.as_bytes()).await?;
-            Ok(None)
+    config: &Config,
+) -> Result<Option<Upgrading<S>>, Error> {
+    let Resources { websockets, limits, .. } = &*ctx.worker;
+    let buffers = ctx.websocket_buffers();
+    let mut connection = Connection::<R, _>::new(stream, &buffers, http_config(*limits, IDLE_MAX));
+    // It stays until the WebSocket is open: meanwhile it has nothing to end.
+    ctx.connection.set_close_method(CloseMethod::Http(connection.end_handle()));
+    while let Some(request) = connection.next().await.map_err(failure)? {
+        let route = match ctx.connection.is_closing() {
+            false => Route::of(&request, ctx),
+            true => Route::Answer(503, ABOUT_TO_END.into()),
+        };
+        let routed = match route {
+            Route::Upgrade(service) => Ok(service),
+            Route::Tail(request) => {
+                connection.flush().await.map_err(failure)?; // finding the partition takes a while
+                match request.open::<R>().await {
+                    _ if ctx.connection.is_closing() => Err((503, ABOUT_TO_END.into())),
+                    opened => opened.map(|tail| SocketService::Tail(Box::new(tail))),
+                }
+            }
+            Route::Answer(status, body) => Err((status, body)),
+        };
+        let service = match routed {
+            Ok(service) => service,
+            Err((status, body)) => {
+                respond(&mut connection, status, body).await.map_err(failure)?;
+                continue;
+            }
+        };
+        let accepted = connection
+            .request()
+            .map(|request| accept(&request, websockets, service.protocol(), ctx, config));
+        match accepted {
+            Some(Ok(acceptance)) => {
+                let parts = connection.into_parts().await.map_err(failure)?;
+                return Ok(Some(Upgrading { parts, acceptance, service }));
+            }
+            Some(Err(Error::Refused(refusal))) => {
+                // It got no service, and counts as refused. It may miss the answer.
+                let _ = refuse(&mut connection, refusal).await;
+                return Err(refusal.into());
+            }
+            Some(Err(error)) => return Err(error),
+            None => return Ok(None), // not before its answer
         }
     }
+    Ok(None)
+}
+
+/// Accepts an upgrade.
+///
+/// # Errors
+/// [`Error::Refused`].
+fn accept(
+    request: &Request<'_>,
+    websockets: &WebSockets,
+    protocol: Option<&str>,
+    ctx: &Context,
+    config: &Config,
+) -> Result<Acceptance, Error> {
+    let request = handshake_request(request)?;
+    let upgrade = websockets.origins.with(|origins| request.upgrade(origins))?;
+    Ok(Acceptance::new(upgrade, protocol, &[], &ctx.websocket_buffers(), config)?)
+}
+
+/// The request, as the handshake of a WebSocket takes it.
+pub(super) fn handshake_request<'b>(
+    request: &Request<'b>,
+) -> Result<handshake::Request<'b>, handshake::Refusal> {
+    let (method, target, is_http_1_1) =
+        (request.method(), request.target(), !request.is_http_1_0());
+    handshake::Request::from_parts(method, target, is_http_1_1, request.headers())
+}
+
+/// Answers a request for an upgrade that is refused, and ends the connection.
+async fn refuse<C: Clock>(
+    connection: &mut Connection<C, impl ByteStream>,
+    refusal: handshake::Refusal,
+) -> Result<(), engine::Error> {
+    connection.end_handle().end();
+    let headers = [&[PLAIN_TEXT], refusal.headers()].concat();
+    let response = Response::new(refusal.status()).with_headers(&headers);
+    connection.respond(&response, format!("{refusal}\n")).await?;
+    connection.close().await
+}
+
+/// Answers with text.
+pub(super) async fn respond<C: Clock>(
+    connection: &mut Connection<C, impl ByteStream>,
+    status: u16,
+    body: Cow<'static, str>,
+) -> Result<(), engine::Error> {
+    let headers: &[_] = match status {
+        401 => &[PLAIN_TEXT, ("WWW-Authenticate", "Basic realm=\"owned-io\"")],
+        405 => &[PLAIN_TEXT, ("Allow", "GET, HEAD")],
+        426 => &[PLAIN_TEXT, ("Upgrade", "websocket")],
+        _ => &[PLAIN_TEXT],
+    };
+    let body = match body {
+        Cow::Borrowed(text) => Bytes::from_static(text.as_bytes()),
+        Cow::Owned(text) => text.into(),
+    };
+    connection.respond(&Response::new(status).with_headers(headers), body).await
+}
+
+const PLAIN_TEXT: (&str, &str) = ("Content-Type", "text/plain");
+
+/// The limits of a connection whose client may wait for `idle_max` before each request. No service takes a body; the
+/// defaults bound what is discarded of one.
+pub(super) fn http_config(limits: Limits, idle_max: Duration) -> engine::Config {
+    let mut config = engine::Config::default();
+    config.timeouts.idle = idle_max;
+    config.timeouts.write = WRITE_MAX;
+    config.timeouts.close = limits.linger_time;
+    config
+}
+
+/// The error of the service for one of HTTP. [`CloseCause`](crate::metrics::CloseCause) finds it inside.
+fn failure(error: engine::Error) -> Error {
+    Error::Io(error.into())
 }
 
 /// How a request is handled.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use bytes::Bytes;
 use owned_io::Clock;
 
 use super::stalls::{LastBody, Sending};
@@ -16,22 +17,20 @@ pub(crate) struct Answers {
     sent: Arc<AtomicUsize>,
 }
 
-/// An answer to `GET /metrics`. It counts as being sent until it is dropped.
+/// An answer to `GET /metrics`. It counts as being sent until its body is dropped.
 pub(super) struct Answer {
     pub(super) status: u16,
     content_type: &'static str,
-    pub(super) body: Arc<[u8]>,
-    _sending: Option<Sending>,
+    pub(super) body: Bytes,
 }
 
 impl Answer {
     /// Gathers the metrics, unless somebody has just done so.
     pub(super) async fn new<R: Clock>(metrics: &Metrics) -> Self {
-        let refusal = |why: &str| Self {
+        let refusal = |why: &'static str| Self {
             status: 503,
             content_type: "text/plain",
-            body: why.as_bytes().into(),
-            _sending: None,
+            body: Bytes::from_static(why.as_bytes()),
         };
         let answers = metrics.answers();
         let Some(sending) = Sending::begin(&answers.sent) else {
@@ -48,7 +47,7 @@ impl Answer {
             }
         };
         let content_type = "text/plain; version=0.0.4; charset=utf-8";
-        Self { status: 200, content_type, body, _sending: Some(sending) }
+        Self { status: 200, content_type, body: sending.count(body) }
     }
 
     pub(super) fn headers(&self) -> [(&'static str, &'static str); 3] {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use owned_io_stalls::{Incident, Snapshot};
 
 use crate::stalls::Stalls;
@@ -19,7 +20,7 @@ const BODY_BYTES_MAX: usize = 256 * 1024;
 /// time, whoever asks.
 const MADE_EVERY: Duration = Duration::from_millis(500);
 
-/// How many answers the workers together send at once. Each is held twice, in all 4 MiB.
+/// How many answers the workers together send at once: in all 2 MiB.
 const SENT_MAX: usize = 8;
 
 /// What the workers share of the answers to `GET /stalls`.
@@ -75,6 +76,17 @@ impl Sending {
         sent.fetch_update(Ordering::AcqRel, Ordering::Acquire, increased).ok()?;
         Some(Self(Arc::clone(sent)))
     }
+
+    /// The body, which counts as being sent until the connection has dropped it.
+    pub(super) fn count(self, body: Arc<[u8]>) -> Bytes {
+        struct Counted(Arc<[u8]>, #[expect(dead_code, reason = "its drop counts")] Sending);
+        impl AsRef<[u8]> for Counted {
+            fn as_ref(&self) -> &[u8] {
+                &self.0
+            }
+        }
+        Bytes::from_owner(Counted(body, self))
+    }
 }
 
 impl Drop for Sending {
@@ -83,22 +95,20 @@ impl Drop for Sending {
     }
 }
 
-/// An answer to `GET /stalls`. It counts as being sent until it is dropped.
+/// An answer to `GET /stalls`. It counts as being sent until its body is dropped.
 pub(super) struct Answer {
     pub(super) status: u16,
     content_type: &'static str,
-    pub(super) body: Arc<[u8]>,
-    _sending: Option<Sending>,
+    pub(super) body: Bytes,
 }
 
 impl Answer {
     /// `accept`: that header of the request.
     pub(super) fn new(stalls: &Stalls, accept: Option<&[u8]>) -> Self {
-        let refusal = |status, why: &str| Self {
+        let refusal = |status, why: &'static str| Self {
             status,
             content_type: "text/plain",
-            body: why.as_bytes().into(),
-            _sending: None,
+            body: Bytes::from_static(why.as_bytes()),
         };
         let Some(detector) = stalls.detector() else {
             return refusal(404, "nobody watches for stalls: see --stalls\n");
@@ -117,7 +127,7 @@ impl Answer {
                 ("application/json", answers.json.get(make))
             }
         };
-        Self { status: 200, content_type, body, _sending: Some(sending) }
+        Self { status: 200, content_type, body: sending.count(body) }
     }
 
     pub(super) fn headers(&self) -> [(&'static str, &'static str); 5] {

@@ -11,11 +11,7 @@ fn http_answers_health_and_names_errors() {
     for runtime in RUNTIMES {
         let server = Server::start(runtime, &["--http", "127.0.0.1:0"]);
         let ask = |request: &str| {
-            let mut stream = server.connect(0);
-            write!(stream, "{request} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-            let mut response = String::new();
-            stream.read_to_string(&mut response).unwrap();
-            response
+            server.ask(0, &format!("{request} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
         };
         let get = |target: &str| ask(&format!("GET {target}"));
         assert!(get("/health").starts_with("HTTP/1.1 200 OK\r\n"), "{}", get("/health"));
@@ -47,11 +43,14 @@ fn http_follows_its_rfcs() {
                 (400, "GET /health HTTP/1.1"),
                 (400, "GET /health HTTP/1.1\r\nHost: a\r\nHost: a"),
                 (200, "GET /health HTTP/1.0"),
+                (200, "GET /health HTTP/1.0\r\nConnection: keep-alive"),
+                (505, "GET /health HTTP/1.2\r\nHost: a"),
                 (200, "GET http://example.com/health HTTP/1.1\r\nHost: example.com"),
                 (200, "GET http://example.com/health?verbose HTTP/1.1\r\nHost: example.com"),
                 (404, "GET http://example.com HTTP/1.1\r\nHost: example.com"),
-                (405, "OPTIONS * HTTP/1.1\r\nHost: a"),
-                (405, "CONNECT a:80 HTTP/1.1\r\nHost: a:80"),
+                (405, "OPTIONS /health HTTP/1.1\r\nHost: a"),
+                (501, "OPTIONS * HTTP/1.1\r\nHost: a"),
+                (501, "CONNECT a:80 HTTP/1.1\r\nHost: a:80"),
                 (400, "GET * HTTP/1.1\r\nHost: a"),
                 (400, "GET a:80 HTTP/1.1\r\nHost: a"),
             ] {
@@ -64,6 +63,81 @@ fn http_follows_its_rfcs() {
         }
         let upgrade = "HEAD /echo HTTP/1.1\r\nHost: a\r\n\r\n";
         assert!(server.ask(0, upgrade).starts_with("HTTP/1.1 426 "), "{runtime}");
+    }
+}
+
+/// RFC 9112 section 9.3. Requests that arrive together, some of which are refused by the service, and one by the engine.
+#[test]
+fn a_connection_serves_requests_until_one_is_the_last() {
+    for runtime in RUNTIMES {
+        let server = Server::start(runtime, &["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]);
+        let health = "GET /health HTTP/1.1\r\nHost: a\r\n\r\n";
+        let post = "POST /health HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nGET ";
+        let chunked = "POST /health HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nGET \r\n0\r\n\r\n";
+        let head = "HEAD /nothing HTTP/1.1\r\nHost: a\r\n\r\n";
+        let bad = "GET /health HTTP/1.1\r\n\r\n";
+        let old = "GET /health HTTP/1.0\r\n\r\n";
+        let close = "GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        let expecting =
+            "POST /health HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n";
+        let no_upgrade = "GET /echo HTTP/1.1\r\nHost: a\r\n\r\n";
+        for service in [0, 1] {
+            for (last, status) in [
+                (bad, "400"),
+                (old, "200"),
+                (close, "200"),
+                (expecting, "405"),
+                (no_upgrade, "426"),
+            ] {
+                let status = if service == 1 && last == no_upgrade { "404" } else { status };
+                let requests = [health, post, chunked, head, last, health].concat();
+                let answers = server.ask(service, &requests);
+                let statuses: Vec<_> =
+                    answers.split("HTTP/1.1 ").skip(1).map(|answer| &answer[..3]).collect();
+                let mut expected = vec!["200", "405", "405", "404", status];
+                if status == "404" {
+                    expected.push("200"); // a path that is not there ends nothing
+                }
+                assert_eq!(statuses, expected, "{runtime}, {last}: {answers}");
+                let closes = answers.matches("\r\nConnection: close").count();
+                assert_eq!(closes, usize::from(status != "404"), "{runtime}, {last}: {answers}");
+            }
+        }
+        let mut kept = server.connect(1);
+        for _ in 0..3 {
+            kept.write_all(health.as_bytes()).unwrap();
+            let mut answer = Vec::new();
+            while !answer.ends_with(b"\r\n\r\nok\n") {
+                let mut byte = [0];
+                kept.read_exact(&mut byte).unwrap();
+                answer.extend(byte);
+            }
+        }
+    }
+}
+
+/// An upgrade behind other requests, with frames behind it, in one segment.
+#[test]
+fn a_websocket_may_follow_other_requests() {
+    for runtime in RUNTIMES {
+        for &engine in ENGINES {
+            let server = Server::start(runtime, &[&["--http", "127.0.0.1:0"], engine].concat());
+            let mut stream = server.connect(0);
+            let requests = "GET /health HTTP/1.1\r\nHost: a\r\n\r\nGET /echo HTTP/1.1\r\nHost: a\r\n\
+                Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+            // A text frame whose mask is zero, and a close frame.
+            let frames = b"\x81\x85\0\0\0\0early\x88\x80\0\0\0\0";
+            stream.write_all(&[requests.as_bytes(), frames].concat()).unwrap();
+            let mut answers = Vec::new();
+            stream.read_to_end(&mut answers).unwrap();
+            let printed = answers.escape_ascii();
+            assert!(answers.starts_with(b"HTTP/1.1 200 "), "{runtime}, {engine:?}: {printed}");
+            assert!(
+                answers.ends_with(b"\r\n\r\n\x81\x05early\x88\0"),
+                "{runtime}, {engine:?}: {printed}"
+            );
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The program as a process, and helpers for its clients.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
@@ -90,10 +90,11 @@ impl Server {
         stream
     }
 
-    /// The whole answer to a request, until the server ends the connection.
-    pub(super) fn ask(&self, service: usize, request: &str) -> String {
+    /// The answers to requests, the last of which the client sends: then it ends its side.
+    pub(super) fn ask(&self, service: usize, requests: &str) -> String {
         let mut stream = self.connect(service);
-        stream.write_all(request.as_bytes()).unwrap();
+        stream.write_all(requests.as_bytes()).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
         let mut response = String::new();
         stream.read_to_string(&mut response).unwrap();
         response

@@ -142,7 +142,7 @@ fn services_answer() {
             end(source);
 
             let mut https = connect(&server, 3, &config);
-            write!(https, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+            write!(https, "GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
             let mut response = String::new();
             https.read_to_string(&mut response).unwrap();
             assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");

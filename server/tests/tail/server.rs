@@ -186,7 +186,8 @@ impl Worker {
         let (mut client, serving) = self.serve();
         let header =
             header.map_or_else(String::new, |(name, value)| format!("{name}: {value}\r\n"));
-        let request = format!("{request} HTTP/1.1\r\nHost: localhost\r\n{header}\r\n");
+        let request =
+            format!("{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{header}\r\n");
         client.write_all(request.into_bytes()).await.into_result().unwrap();
         let mut answer = Vec::new();
         // Each round reads a byte, or ends.

@@ -57,6 +57,16 @@ impl<'b> Headers<'b> {
         }
     }
 
+    /// Headers that were parsed elsewhere. `None` if there are more than [`HEADERS_MAX`].
+    pub(super) fn collect(headers: impl IntoIterator<Item = (&'b str, &'b [u8])>) -> Option<Self> {
+        let (mut all, mut len) = ([httparse::EMPTY_HEADER; HEADERS_MAX], 0);
+        for (name, value) in headers {
+            *all.get_mut(len)? = httparse::Header { name, value };
+            len += 1;
+        }
+        Some(Self { all, len })
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'b str, &'b [u8])> {
         self.all[..self.len].iter().map(|header| (header.name, header.value))
     }

@@ -112,6 +112,21 @@ impl<'b> Request<'b> {
         }
     }
 
+    /// A request that an HTTP server has parsed, for example `owned-io-http`. The server must have checked its `Host`.
+    ///
+    /// # Errors
+    /// [`Refusal::HeadTooLarge`] because of the number of headers, [`Refusal::BadTarget`].
+    pub fn from_parts(
+        method: &'b str,
+        target: &'b str,
+        is_http_1_1: bool,
+        headers: impl IntoIterator<Item = (&'b str, &'b [u8])>,
+    ) -> Result<Self, Refusal> {
+        let origin_form = target::origin_form(method, target).ok_or(Refusal::BadTarget)?;
+        let headers = Headers::collect(headers).ok_or(Refusal::HeadTooLarge)?;
+        Ok(Self { method, target, origin_form, is_http_1_1, headers })
+    }
+
     /// The method, for example `GET`.
     pub const fn method(&self) -> &'b str {
         self.method
@@ -258,15 +273,19 @@ impl Refusal {
         }
     }
 
-    /// Appends the response. Close the connection after it.
-    pub fn encode(self, out: &mut Vec<u8>) {
-        let headers: &[_] = match self {
+    /// The headers of the response that the status demands.
+    pub const fn headers(self) -> &'static [(&'static str, &'static str)] {
+        match self {
             Self::NotGet => &[("Allow", "GET")],
             Self::NoUpgrade => &[("Upgrade", "websocket")],
             Self::WrongVersion => &[("Upgrade", "websocket"), ("Sec-WebSocket-Version", "13")],
             _ => &[],
-        };
-        let sent = respond(self.status(), headers, self.to_string().as_bytes(), out);
+        }
+    }
+
+    /// Appends the response. Close the connection after it.
+    pub fn encode(self, out: &mut Vec<u8>) {
+        let sent = respond(self.status(), self.headers(), self.to_string().as_bytes(), out);
         debug_assert_eq!(sent, Ok(()), "these headers can be sent");
     }
 }

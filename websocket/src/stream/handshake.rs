@@ -21,7 +21,8 @@ use super::{Buffers, Error, Incoming, Outgoing, WebSocket};
 use crate::engine::Engine;
 use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Header};
 use crate::handshake::{
-    HandshakeError, Key, Offer, Origins, Refusal, Request, Response, Upgrade, respond,
+    HandshakeError, InvalidHeader, Key, Offer, Origins, Refusal, Request, Response, Upgrade,
+    respond,
 };
 use crate::{Config, HandshakeConfig};
 
@@ -216,36 +217,6 @@ impl<R: Clock, S: ByteStream> PendingRequest<R, S> {
         }
     }
 
-    /// A request that an HTTP server has read from `stream`, for example `owned-io-http`. `received` begins with its
-    /// head, and has all bytes that were received behind it.
-    ///
-    /// The head is decoded again: this side of the protocol has its own limit, and its own checks.
-    ///
-    /// # Errors
-    /// [`Error::Refused`]: the head is too large, malformed or incomplete. The client was told.
-    ///
-    /// # Cancellation
-    /// The connection is dropped.
-    ///
-    /// # Panics
-    /// If the pool's buffers are shorter than [`POOL_BUF_BYTES_MIN`].
-    pub async fn from_received(
-        stream: S,
-        received: PoolBuf,
-        buffers: &Buffers,
-        config: Config,
-    ) -> Result<Self, Error> {
-        let head_bytes_max = head_bytes_max(&config.handshake, buffers.pool());
-        let decoded = Request::decode(&received, head_bytes_max).map(|head| head.is_some());
-        let (buffers, runtime) = (buffers.clone(), PhantomData);
-        let pending = Self { stream, head: received, head_bytes_max, buffers, config, runtime };
-        match decoded {
-            Ok(true) => Ok(pending),
-            Ok(false) => Err(pending.refuse(Refusal::Malformed).await),
-            Err(refusal) => Err(pending.refuse(refusal).await),
-        }
-    }
-
     /// The request.
     pub fn request(&self) -> Request<'_> {
         self.decoded().0
@@ -268,9 +239,7 @@ impl<R: Clock, S: ByteStream> PendingRequest<R, S> {
         protocol: Option<&str>,
         headers: &[(&str, &str)],
     ) -> Result<WebSocket<S>, Error> {
-        let upgraded = self.accept_with(origins, protocol, headers, compression::negotiate).await?;
-        let engine = Engine::server(upgraded.config, R::now());
-        Ok(upgraded.open::<R>(engine, true))
+        Ok(self.accept_with(origins, protocol, headers).await?.serve::<R>())
     }
 
     /// Like [`accept`](Self::accept), for another implementation of the protocol. Accepts no
@@ -282,36 +251,32 @@ impl<R: Clock, S: ByteStream> PendingRequest<R, S> {
     /// # Cancellation
     /// The connection is dropped.
     pub async fn upgrade(
+        mut self,
+        origins: Origins<'_>,
+        protocol: Option<&str>,
+        headers: &[(&str, &str)],
+    ) -> Result<Upgraded<S>, Error> {
+        self.config.handshake = self.config.handshake.uncompressed();
+        self.accept_with(origins, protocol, headers).await
+    }
+
+    /// Performs the server's handshake.
+    async fn accept_with(
         self,
         origins: Origins<'_>,
         protocol: Option<&str>,
         headers: &[(&str, &str)],
     ) -> Result<Upgraded<S>, Error> {
-        self.accept_with(origins, protocol, headers, |_, _| None).await
-    }
-
-    /// Performs the server's handshake. `negotiate` decides about compression.
-    async fn accept_with(
-        mut self,
-        origins: Origins<'_>,
-        protocol: Option<&str>,
-        headers: &[(&str, &str)],
-        negotiate: NegotiateFn,
-    ) -> Result<Upgraded<S>, Error> {
-        let mut response = self.buffers.take();
-        let negotiated = self.negotiate(origins, protocol, headers, negotiate, &mut response);
-        let (head_bytes, negotiated) = match negotiated {
+        let (request, head_bytes) = self.decoded();
+        let acceptance = request.upgrade(origins).map_err(Error::from).and_then(|upgrade| {
+            Ok(Acceptance::new(upgrade, protocol, headers, &self.buffers, &self.config)?)
+        });
+        let acceptance = match acceptance {
             Err(Error::Refused(refusal)) => return Err(self.refuse(refusal).await),
-            negotiated => negotiated?,
+            acceptance => acceptance?,
         };
-        let connection = self.stream.shutdown_handle();
-        let writing = self.stream.write_all(response);
-        let written =
-            shutdown_after::<R, _>(self.config.handshake.timeout, &connection, writing).await;
-        self.buffers.give(written.into_result()?.1);
-
         let Self { stream, head, buffers, config, .. } = self;
-        Ok(Upgraded { stream, head, head_bytes, negotiated, buffers, config })
+        acceptance.send::<R, S>(stream, head, head_bytes, buffers, config).await
     }
 
     /// Responds with this status, these headers and this body, and ends the connection. The body is
@@ -335,23 +300,6 @@ impl<R: Clock, S: ByteStream> PendingRequest<R, S> {
         respond(status, headers, body, &mut response)?;
         self.omit_body_for_head(&mut response);
         Ok(self.respond_and_shut_down(response).await?)
-    }
-
-    /// Checks the request and appends the response. Returns the length of the request's head, and
-    /// how messages are compressed.
-    fn negotiate(
-        &self,
-        origins: Origins<'_>,
-        protocol: Option<&str>,
-        headers: &[(&str, &str)],
-        negotiate: NegotiateFn,
-        response: &mut Vec<u8>,
-    ) -> Result<(usize, Option<CompressionSetup>), Error> {
-        let (request, head_bytes) = self.decoded();
-        let mut upgrade = request.upgrade(origins)?;
-        let negotiated = negotiate(&mut upgrade, &self.config.handshake);
-        upgrade.accept(protocol, headers, response)?;
-        Ok((head_bytes, negotiated))
     }
 
     async fn refuse(self, refusal: Refusal) -> Error {
@@ -393,9 +341,12 @@ impl<R, S> std::fmt::Debug for PendingRequest<R, S> {
 
 /// The longest head that is read, in bytes.
 fn head_bytes_max(config: &HandshakeConfig, pool: &Pool) -> usize {
-    let buf_bytes = pool.buf_bytes();
-    assert!(buf_bytes >= POOL_BUF_BYTES_MIN, "no control frame fits the pool's buffers");
-    config.head_bytes_max.min(buf_bytes)
+    assert_fits(pool);
+    config.head_bytes_max.min(pool.buf_bytes())
+}
+
+fn assert_fits(pool: &Pool) {
+    assert!(pool.buf_bytes() >= POOL_BUF_BYTES_MIN, "no control frame fits the pool's buffers");
 }
 
 /// Returns the output of `reading`, or `None` if that takes longer than `limit`. Then the read side
@@ -466,11 +417,107 @@ async fn read_head<E>(
     Err(io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Decides about compression.
-type NegotiateFn = fn(&mut Upgrade<'_>, &HandshakeConfig) -> Option<CompressionSetup>;
+/// The response that accepts an upgrade, before it is sent: for a request that an HTTP server has read.
+///
+/// The documentation of `Connection::into_parts` of `owned-io-http` has an example.
+pub struct Acceptance {
+    response: Vec<u8>,
+    negotiated: Option<CompressionSetup>,
+}
 
-/// A connection whose opening handshake is done. [`upgrade`] and [`PendingRequest::upgrade`] return
-/// it for another implementation of the protocol.
+impl Acceptance {
+    /// Accepts `upgrade`, with these additional headers, and with compression if `config` and the client allow it.
+    /// `protocol` must be a subprotocol that the request offers.
+    ///
+    /// # Errors
+    /// A header cannot be sent.
+    ///
+    /// # Panics
+    /// If the pool's buffers are shorter than [`POOL_BUF_BYTES_MIN`].
+    pub fn new(
+        mut upgrade: Upgrade<'_>,
+        protocol: Option<&str>,
+        headers: &[(&str, &str)],
+        buffers: &Buffers,
+        config: &Config,
+    ) -> Result<Self, InvalidHeader> {
+        assert_fits(buffers.pool());
+        let negotiated = compression::negotiate(&mut upgrade, &config.handshake);
+        let mut response = buffers.take();
+        upgrade.accept(protocol, headers, &mut response)?;
+        Ok(Self { response, negotiated })
+    }
+
+    /// Sends the response, and opens the connection. `received` begins with the head of the request, of `head_bytes`
+    /// bytes, and has all bytes that were received behind it: they are the beginning of the first frame.
+    ///
+    /// # Errors
+    /// [`Error::Io`]: as for [`PendingRequest::read`].
+    ///
+    /// # Cancellation
+    /// The connection is dropped.
+    ///
+    /// # Panics
+    /// If `received` is shorter than `head_bytes`.
+    pub async fn open<R: Clock, S: ByteStream>(
+        self,
+        stream: S,
+        received: PoolBuf,
+        head_bytes: usize,
+        buffers: Buffers,
+        config: Config,
+    ) -> Result<WebSocket<S>, Error> {
+        let upgraded = self.send::<R, S>(stream, received, head_bytes, buffers, config).await?;
+        Ok(upgraded.serve::<R>())
+    }
+
+    /// Like [`open`](Self::open), for another implementation of the protocol.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open).
+    ///
+    /// # Cancellation
+    /// The connection is dropped.
+    ///
+    /// # Panics
+    /// As for [`open`](Self::open). If compression was accepted: other implementations have none.
+    pub async fn upgrade<R: Clock, S: ByteStream>(
+        self,
+        stream: S,
+        received: PoolBuf,
+        head_bytes: usize,
+        buffers: Buffers,
+        config: Config,
+    ) -> Result<Upgraded<S>, Error> {
+        assert!(self.negotiated.is_none(), "only this package's engine compresses");
+        self.send::<R, S>(stream, received, head_bytes, buffers, config).await
+    }
+
+    async fn send<R: Clock, S: ByteStream>(
+        self,
+        mut stream: S,
+        head: PoolBuf,
+        head_bytes: usize,
+        buffers: Buffers,
+        config: Config,
+    ) -> Result<Upgraded<S>, Error> {
+        let Self { response, negotiated } = self;
+        let connection = stream.shutdown_handle();
+        let writing = stream.write_all(response);
+        let written = shutdown_after::<R, _>(config.handshake.timeout, &connection, writing).await;
+        buffers.give(written.into_result()?.1);
+        Ok(Upgraded { stream, head, head_bytes, negotiated, buffers, config })
+    }
+}
+
+impl std::fmt::Debug for Acceptance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Acceptance").finish_non_exhaustive()
+    }
+}
+
+/// A connection whose opening handshake is done. [`upgrade`], [`PendingRequest::upgrade`] and [`Acceptance::upgrade`]
+/// return it for another implementation of the protocol.
 pub struct Upgraded<S> {
     /// The connection.
     pub stream: S,
@@ -488,6 +535,12 @@ impl<S: ByteStream> Upgraded<S> {
     /// The bytes after the head: the beginning of the first frame. Usually empty.
     pub fn received(&self) -> &[u8] {
         &self.head[self.head_bytes..]
+    }
+
+    /// Opens the server's side.
+    fn serve<R: Clock>(self) -> WebSocket<S> {
+        let engine = Engine::server(self.config, R::now());
+        self.open::<R>(engine, true)
     }
 
     fn open<R: Clock>(self, engine: Engine, is_server: bool) -> WebSocket<S> {

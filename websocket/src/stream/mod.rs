@@ -86,7 +86,9 @@ use owned_io::ByteStream;
 
 pub use encoded::EncodedFrame;
 pub use error::{Error, Unsent};
-pub use handshake::{POOL_BUF_BYTES_MIN, PendingRequest, Upgraded, accept, connect, upgrade};
+pub use handshake::{
+    Acceptance, POOL_BUF_BYTES_MIN, PendingRequest, Upgraded, accept, connect, upgrade,
+};
 pub use incoming::Incoming;
 pub use outgoing::{CloseHandle, Outgoing};
 pub use queue::COPIED_BYTES_MAX;

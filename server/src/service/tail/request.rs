@@ -7,13 +7,15 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use iggy_binary_protocol::WireIdentifier;
 use owned_io::Clock;
-use owned_io_websocket::handshake::{Origins, Request};
+use owned_io_http::Request;
+use owned_io_websocket::handshake::Origins;
 
 use super::Tail;
 use super::format::{BINARY_PROTOCOL, Format};
 use crate::iggy::broker::tail::{TailPlace, TailStart};
 use crate::iggy::workers::Iggy;
 use crate::iggy::{Credentials, Name, Status};
+use crate::service::http::handshake_request;
 
 /// A request for a tail whose client has the password.
 #[derive(Debug)]
@@ -60,7 +62,8 @@ impl TailRequest {
         let place = place(request.path())?;
         let begin = begin(request.query())?;
         // Another origin is refused later.
-        let upgrade = request.upgrade(Origins::Any).ok();
+        let handshake = handshake_request(request).ok();
+        let upgrade = handshake.and_then(|request| request.upgrade(Origins::Any).ok());
         let protocol = upgrade.and_then(|upgrade| upgrade.choose_protocol(&[BINARY_PROTOCOL]));
         let format = if protocol.is_some() { Format::Binary } else { Format::Json };
         Ok(Self { iggy: Rc::clone(iggy), place, begin, format })
