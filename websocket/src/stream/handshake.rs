@@ -267,16 +267,25 @@ impl<R: Clock, S: ByteStream> PendingRequest<R, S> {
         protocol: Option<&str>,
         headers: &[(&str, &str)],
     ) -> Result<Upgraded<S>, Error> {
-        let (request, head_bytes) = self.decoded();
-        let acceptance = request.upgrade(origins).map_err(Error::from).and_then(|upgrade| {
-            Ok(Acceptance::new(upgrade, protocol, headers, &self.buffers, &self.config)?)
-        });
-        let acceptance = match acceptance {
+        let (acceptance, head_bytes) = match self.acceptance(origins, protocol, headers) {
             Err(Error::Refused(refusal)) => return Err(self.refuse(refusal).await),
-            acceptance => acceptance?,
+            accepted => accepted?,
         };
         let Self { stream, head, buffers, config, .. } = self;
         acceptance.send::<R, S>(stream, head, head_bytes, buffers, config).await
+    }
+
+    /// Checks the request. Returns the response, and the length of the request's head.
+    fn acceptance(
+        &self,
+        origins: Origins<'_>,
+        protocol: Option<&str>,
+        headers: &[(&str, &str)],
+    ) -> Result<(Acceptance, usize), Error> {
+        let (request, head_bytes) = self.decoded();
+        let upgrade = request.upgrade(origins)?;
+        let acceptance = Acceptance::new(upgrade, protocol, headers, &self.buffers, &self.config)?;
+        Ok((acceptance, head_bytes))
     }
 
     /// Responds with this status, these headers and this body, and ends the connection. The body is
