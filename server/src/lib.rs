@@ -43,7 +43,7 @@
 //! | the connection ends | the wait for the client | by |
 //! |---|---|---|
 //! | a WebSocket: by a close, or by a failure that the client is told with a close code | `--linger-seconds` | `read_driver.rs` of `owned-io-websocket`, `incoming.rs` of the bridge |
-//! | an HTTP answer that is not an upgrade, including 408 and refusals | `--linger-seconds`, or 1 MiB of what the client still sends | `stream/handshake.rs` of `owned-io-websocket` |
+//! | the last HTTP answer, for example 408 or a refusal; an idle HTTP connection | `--linger-seconds`, or 1 MiB of what the client still sends | `connection/end.rs` of `owned-io-http` |
 //! | TLS: a handshake that fails, or a connection that fails later | `--linger-seconds`, or 6 MiB | `handshake.rs` and `stream.rs` of `owned-io-tls` |
 //! | Iggy over TCP: a length that is not possible or over the limit, which the client is told | `--linger-seconds`, or 1 MiB of what the client still sends | [`service::iggy`] |
 //! | echo, sink, source and Iggy: their client has ended first, or an error | none | [`service`] |
@@ -75,7 +75,9 @@
 //!   `--message-seconds-max`, is reset, and leaves nothing in the kernel. The table above is about a connection that ends.
 //! - A client that has vanished is noticed after two minutes ([`Keepalive`](owned_io::Keepalive)), or after
 //!   `--message-seconds-max` if that is longer. Pings notice it after 50 s on a WebSocket of the native engine.
-//! - A request must arrive within ten seconds. A client that has begun one and is late is answered 408.
+//! - A request of HTTP must begin within ten seconds, of an [admin](service::admin) within a minute; otherwise its
+//!   connection ends. The head must arrive within ten seconds; a client that is late is answered 408. A client that
+//!   accepts nothing of an answer for ten seconds is reset.
 //! - Pages of any [origin](config::AllowedOrigins) may open WebSockets, unless `--origins` lists some.
 //! - Writing logs blocks nothing: lines that nobody reads are dropped, and counted. Lines that clients can cause
 //!   are logged [once a second](log_limit).

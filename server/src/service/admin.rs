@@ -35,7 +35,7 @@ const QUEUE_BYTES_MAX: usize = 4 * 1024;
 /// Buffers for [`CONNECTIONS_MAX`] connections.
 pub fn buffers() -> Buffers {
     let mut pool = PoolConfig::default();
-    pool.leased_max = CONNECTIONS_MAX;
+    pool.leased_max = CONNECTIONS_MAX + 1; // one has a second buffer while its head moves
     let bytes_max = CONNECTIONS_MAX * QUEUE_BYTES_MAX;
     let budget = MemoryBudget::new(bytes_max).with_shares(CONNECTIONS_MAX, bytes_max);
     Buffers::new(Pool::new(pool), budget)

@@ -25,7 +25,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
-use owned_io::{ByteStream, Clock, Runtime};
+use owned_io::{Buffers, ByteStream, Clock, Runtime};
 use owned_io_http::{self as engine, Connection, Parts, Request, Response};
 #[cfg(feature = "tungstenite")]
 use owned_io_tungstenite::{self as bridge, BufferGrowth};
@@ -196,21 +196,18 @@ async fn read_upgrade<R: Runtime, S: ByteStream>(
                 continue;
             }
         };
-        let accepted = connection
-            .request()
-            .map(|request| accept(&request, websockets, service.protocol(), ctx, config));
-        match accepted {
-            Some(Ok(acceptance)) => {
+        let Some(request) = connection.request() else { return Ok(None) }; // it has no answer yet
+        match accept(&request, websockets, service.protocol(), &buffers, config) {
+            Ok(acceptance) => {
                 let parts = connection.into_parts().await.map_err(failure)?;
                 return Ok(Some(Upgrading { parts, acceptance, service }));
             }
-            Some(Err(Error::Refused(refusal))) => {
-                // It got no service, and counts as refused. It may miss the answer.
+            Err(Error::Refused(refusal)) => {
+                // It gets no service, and counts as refused. It may miss the answer.
                 let _ = refuse(&mut connection, refusal).await;
                 return Err(refusal.into());
             }
-            Some(Err(error)) => return Err(error),
-            None => return Ok(None), // not before its answer
+            Err(error) => return Err(error),
         }
     }
     Ok(None)
@@ -224,12 +221,12 @@ fn accept(
     request: &Request<'_>,
     websockets: &WebSockets,
     protocol: Option<&str>,
-    ctx: &Context,
+    buffers: &Buffers,
     config: &Config,
 ) -> Result<Acceptance, Error> {
     let request = handshake_request(request)?;
     let upgrade = websockets.origins.with(|origins| request.upgrade(origins))?;
-    Ok(Acceptance::new(upgrade, protocol, &[], &ctx.websocket_buffers(), config)?)
+    Ok(Acceptance::new(upgrade, protocol, &[], buffers, config)?)
 }
 
 /// The request, as the handshake of a WebSocket takes it.
