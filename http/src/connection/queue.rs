@@ -176,7 +176,7 @@ mod tests {
         let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1000));
         buffers.give(Vec::with_capacity(2000));
         let account = buffers.account();
-        let mut queue = Queue::new(buffers.clone(), account.reservation());
+        let mut queue = Queue::new(buffers, account.reservation());
         queue.reserve(500).unwrap();
         assert!((500..=1000).contains(&account.held_bytes()), "{}", account.held_bytes());
         queue.out().resize(500, b'a');
