@@ -85,7 +85,7 @@ impl os::Socket for GlommioSocket {
         if buf.buf_len() == 0 {
             return BufResult(Ok(0), buf);
         }
-        let write = |cx: &mut Context<'_>| match os::try_write(self.as_fd(), &buf) {
+        let write = |cx: &mut Context<'_>| match os::try_write(self.as_fd(), buf.buf_bytes()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.tcp.poll_write(cx, buf.buf_bytes())
             }

@@ -3,9 +3,12 @@
 use std::future::poll_fn;
 use std::net::{Ipv4Addr, Shutdown, SocketAddr};
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use std::{fmt, io};
+use std::{
+    fmt,
+    io::{self, IoSlice},
+};
 
 use owned_io::backend::{Duplex, Endpoint, ShutdownTarget, TcpEndpoint};
 use owned_io::{
@@ -104,6 +107,27 @@ impl OwnedWrite for SimWriteHalf {
             bufs.advance(n);
         }
         BufResult(result, bufs)
+    }
+
+    /// Finds no room with a probability of 1 in 4.
+    fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let write = |core: &mut Core, socket| {
+            if core.rng.one_in(4) {
+                return Poll::Pending;
+            }
+            core.write(socket, &[IoSlice::new(bytes)], Waker::noop())
+        };
+        match self.end.with(write) {
+            Some(Poll::Ready(result)) => {
+                coop::consume_transfer(*result.as_ref().unwrap_or(&0));
+                result
+            }
+            Some(Poll::Pending) => Err(io::ErrorKind::WouldBlock.into()),
+            None => Err(error(ECONNRESET)),
+        }
     }
 
     async fn shutdown(&mut self) -> io::Result<()> {

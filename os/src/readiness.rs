@@ -17,7 +17,8 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use owned_io::{
-    BufResult, Clock, IoBuf, IoBufMut, IoVec, Pool, PoolBuf, TRANSFER_BYTES_MAX, coop, select,
+    BufResult, Clock, IoBuf, IoBufExt, IoBufMut, IoVec, Pool, PoolBuf, TRANSFER_BYTES_MAX, coop,
+    select,
 };
 
 use crate::{ListenSocket, Socket, try_read, try_read_pooled, try_write, try_write_vectored};
@@ -144,9 +145,10 @@ impl<S: Readiness> Socket for ReadinessSocket<S> {
         if len == 0 {
             return BufResult(Ok(0), buf);
         }
-        let result =
-            poll_fn(|cx| self.poll_io(cx, Interest::Write, len, || try_write(self.as_fd(), &buf)))
-                .await;
+        let result = poll_fn(|cx| {
+            self.poll_io(cx, Interest::Write, len, || try_write(self.as_fd(), buf.buf_bytes()))
+        })
+        .await;
         BufResult(result, buf)
     }
 

@@ -11,7 +11,7 @@ use owned_io::{
     BufResult, Clock, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf, ShutdownHandle,
 };
 
-use crate::{abort, connect, shutdown};
+use crate::{abort, connect, shutdown, try_write};
 
 /// A TCP socket, and how its runtime reads and writes. Both halves of a [`Stream`] share it.
 ///
@@ -104,6 +104,13 @@ impl<S: Socket> OwnedWrite for WriteHalf<S> {
         bufs: IoVec<B>,
     ) -> impl Future<Output = BufResult<usize, IoVec<B>>> {
         self.shared.socket.write_vectored(bufs)
+    }
+
+    fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        try_write(self.shared.socket.as_fd(), bytes)
     }
 
     async fn shutdown(&mut self) -> io::Result<()> {

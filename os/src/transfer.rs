@@ -9,7 +9,7 @@ use std::net::Shutdown;
 use std::os::fd::BorrowedFd;
 use std::slice;
 
-use owned_io::{IoBuf, IoBufExt, IoBufMut, IoVec, Pool, PoolBuf, TRANSFER_BYTES_MAX, coop};
+use owned_io::{IoBuf, IoBufMut, IoVec, Pool, PoolBuf, TRANSFER_BYTES_MAX, coop};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, connect_unspec, recv, send, sendmsg};
 use socket2::SockRef;
 
@@ -54,12 +54,11 @@ pub fn try_peek(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(n > 0)
 }
 
-/// Writes as many bytes of `buf` as the kernel takes now: at least one. `buf` is not empty.
+/// Writes as many of `bytes` as the kernel takes now: at least one. There is at least one.
 ///
 /// # Errors
 /// [`WouldBlock`](io::ErrorKind::WouldBlock) when it takes none, and those of send(2).
-pub fn try_write(fd: BorrowedFd<'_>, buf: &impl IoBuf) -> io::Result<usize> {
-    let bytes = buf.buf_bytes();
+pub fn try_write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     let bytes = &bytes[..bytes.len().min(TRANSFER_BYTES_MAX)];
     let n = send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
     let n = check_written(n)?;

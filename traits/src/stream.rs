@@ -309,6 +309,10 @@ impl<R, W: OwnedWrite> OwnedWrite for Duplex<R, W> {
         self.write.write_vectored(bufs).await
     }
 
+    fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write.try_write(bytes)
+    }
+
     async fn shutdown(&mut self) -> io::Result<()> {
         self.write.shutdown().await
     }

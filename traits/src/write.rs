@@ -99,6 +99,21 @@ pub trait OwnedWrite {
     /// moves. Advance before you return.
     async fn write_vectored<B: IoBuf>(&mut self, bufs: IoVec<B>) -> BufResult<usize, IoVec<B>>;
 
+    /// Writes the first of `bytes` that the transport takes at once, from where they are. It does not wait.
+    ///
+    /// It is for a message that goes to many streams, most of which have room: it takes no buffer, and on a runtime
+    /// that completes writes later no task is woken.
+    ///
+    /// `Ok(n)` is as in [`write`](Self::write). So is an empty slice.
+    ///
+    /// # Errors
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock): no byte was taken. A `write` waits until one can be. The provided
+    /// function always returns it, because a wrapper that changes its bytes must not pass them on as they are.
+    /// Otherwise those of `write`.
+    fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.is_empty() { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) }
+    }
+
     /// Ends the write side: the peer reads all written bytes, then the end of the stream.
     ///
     /// The read side stays open. A repeated shutdown is no error. Neither is a shutdown after the peer has
@@ -125,6 +140,10 @@ impl<T: OwnedWrite + ?Sized> OwnedWrite for &mut T {
         (**self).write_vectored(bufs)
     }
 
+    fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (**self).try_write(bytes)
+    }
+
     fn shutdown(&mut self) -> impl Future<Output = io::Result<()>> {
         (**self).shutdown()
     }
@@ -140,6 +159,10 @@ impl<T: OwnedWrite + ?Sized> OwnedWrite for Box<T> {
         bufs: IoVec<B>,
     ) -> impl Future<Output = BufResult<usize, IoVec<B>>> {
         (**self).write_vectored(bufs)
+    }
+
+    fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        (**self).try_write(bytes)
     }
 
     fn shutdown(&mut self) -> impl Future<Output = io::Result<()>> {

@@ -40,6 +40,8 @@ struct Record {
     is_blocked: Cell<bool>,
     /// Each write completes one turn later, as on a runtime that completes writes.
     is_late: Cell<bool>,
+    /// How many bytes the next write that does not wait takes. Without, such writes are refused.
+    takes: Cell<Option<usize>>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -57,7 +59,7 @@ impl Record {
 
 impl OwnedWrite for Recorder {
     async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B> {
-        let Record { writes, bytes, is_blocked, is_late, waker } = &*self.record;
+        let Record { writes, bytes, is_blocked, is_late, waker, .. } = &*self.record;
         let mut is_begun = !is_late.get();
         poll_fn(|cx| {
             if !mem::replace(&mut is_begun, true) {
@@ -78,6 +80,14 @@ impl OwnedWrite for Recorder {
 
     async fn write_vectored<B: IoBuf>(&mut self, bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
         BufResult(Err(io::ErrorKind::Unsupported.into()), bufs)
+    }
+
+    fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let takes = self.record.takes.take().ok_or(io::ErrorKind::WouldBlock)?;
+        let taken = &bytes[..takes.min(bytes.len())];
+        self.record.writes.borrow_mut().push((taken.as_ptr().addr(), taken.len()));
+        self.record.bytes.borrow_mut().extend_from_slice(taken);
+        Ok(taken.len())
     }
 
     async fn shutdown(&mut self) -> io::Result<()> {
@@ -109,6 +119,31 @@ fn topic() -> Topic {
 
 fn publish(topic: &Topic, payload: &[u8]) {
     topic.publish(Message::Binary(payload)).unwrap();
+}
+
+/// What a write that does not wait has taken is not written again, also on a runtime that completes writes.
+#[test]
+fn a_write_goes_on_where_the_one_that_does_not_wait_ended() {
+    simulate(|| async {
+        for takes in [None, Some(1), Some(100), Some(204)] {
+            let topic = topic();
+            let (WebSocket { mut incoming, outgoing }, record, _peer) = recorded().await;
+            let _subscriber = topic.subscribe(&outgoing, OnLag::Close).unwrap();
+            drop(Sim::spawn(async move { drop(incoming.receive().await) }));
+            record.is_late.set(true);
+            record.takes.set(takes);
+            publish(&topic, &[7; 200]);
+            Sim::sleep(MS).await;
+            assert_eq!(
+                *record.bytes.borrow(),
+                frame(Role::Client, FIN | common::BINARY, &[7; 200]),
+                "{takes:?}"
+            );
+            let rest = usize::from(takes != Some(204));
+            let writes = rest + usize::from(takes.is_some());
+            assert_eq!(record.writes.borrow().len(), writes, "{takes:?}");
+        }
+    });
 }
 
 /// "A write that is done at once wakes no task of the subscriber."

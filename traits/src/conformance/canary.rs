@@ -56,6 +56,10 @@ pub enum Defect {
     ReportsExhaustionEarly,
     /// A pooled read takes its buffer before data is ready.
     HoldsPooledBuffer,
+    /// A write that does not wait says that it has taken everything.
+    TriesAndTakesAll,
+    /// A write that does not wait takes bytes when it says that it would block.
+    TriesTwice,
     /// A write of a non-empty buffer returns zero.
     WritesZero,
     /// A vectored write sends the pieces in reverse order.
@@ -139,6 +143,8 @@ macro_rules! canaries {
             truncates_the_length: TruncatesTheLength => io::write_takes_a_buffer_of_more_than_four_gibibytes,
             reports_exhaustion_early: ReportsExhaustionEarly => pooled::read_waits_while_the_pool_is_exhausted,
             holds_pooled_buffer: HoldsPooledBuffer => pooled::pending_reads_hold_few_buffers,
+            tries_and_takes_all: TriesAndTakesAll => io::try_write_counts_what_it_has_taken,
+            tries_twice: TriesTwice => io::try_write_ends_when_the_peer_does_not_read,
             writes_zero: WritesZero => io::write_takes_at_least_one_byte,
             reorders_pieces: ReordersPieces => vectored::write_keeps_the_order_and_advances,
             forgets_to_advance: ForgetsToAdvance => vectored::write_keeps_the_order_and_advances,
@@ -401,6 +407,20 @@ impl<R: Runtime, D: HasDefect> OwnedWrite for CanaryWrite<R, D> {
             }
             _ => inner.write_vectored(bufs).await,
         };
+        self.inner.set(Some(inner));
+        result
+    }
+
+    fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut inner = self.inner.take().expect("put back after each use");
+        let mut result = inner.try_write(bytes);
+        match D::DEFECT {
+            Defect::TriesAndTakesAll => result = result.map(|_| bytes.len()),
+            Defect::TriesTwice if result.is_ok() => {
+                result = inner.try_write(bytes).or(Err(io::ErrorKind::WouldBlock.into()));
+            }
+            _ => {}
+        }
         self.inner.set(Some(inner));
         result
     }

@@ -227,6 +227,58 @@ pub async fn write_takes_buffers_of_every_kind<R: Runtime>() {
     assert_eq!(read_to_end(&mut b).await, b"abcdefghijkl");
 }
 
+/// "Writes the first of `bytes` that the transport takes at once. It does not wait." "`WouldBlock`: no byte was
+/// taken. A `write` waits until one can be."
+pub async fn try_write_counts_what_it_has_taken<R: Runtime>() {
+    const BYTES: usize = scaled(1 << 20);
+    let (mut a, mut b) = pair_with::<R>(Some(16 * 1024)).await;
+    assert_eq!(a.try_write(&[]).unwrap(), 0);
+    let reader = R::spawn(async move { read_to_end(&mut b).await });
+    let sent = pattern(BYTES);
+    let mut at = 0;
+    while at < sent.len() {
+        at += match a.try_write(&sent[at..]) {
+            Ok(n) => {
+                let left = sent.len() - at;
+                assert!((1..=left).contains(&n), "expected 1 to {left} bytes; seen: {n}");
+                n
+            }
+            Err(error) => {
+                expect_error::<()>(Err(error), ErrorKind::WouldBlock);
+                let write = soon::<R, _>("a write", a.write(sent[at..].to_vec()));
+                write.await.into_result().unwrap().0
+            }
+        };
+    }
+    a.shutdown().await.unwrap();
+    expect_bytes(&reader.await.unwrap(), &sent);
+}
+
+/// "`WouldBlock`: no byte was taken": to a peer that does not read, what was taken is what arrives.
+pub async fn try_write_ends_when_the_peer_does_not_read<R: Runtime>() {
+    let (mut a, mut b) = pair_with::<R>(Some(16 * 1024)).await;
+    let sent = pattern(4096);
+    let mut taken = Vec::new();
+    let mut refusals = 0;
+    // A backend may refuse without a reason, but not always: the kernel's buffers bound the rest.
+    while refusals < 64 {
+        match a.try_write(&sent) {
+            Ok(n) => taken.extend_from_slice(&sent[..n]),
+            Err(error) => {
+                expect_error::<()>(Err(error), ErrorKind::WouldBlock);
+                refusals += 1;
+            }
+        }
+    }
+    a.shutdown().await.unwrap();
+    expect_bytes(&soon::<R, _>("the end", read_to_end(&mut b)).await, &taken);
+    let error = a.try_write(b"too late").unwrap_err().kind();
+    assert!(
+        matches!(error, ErrorKind::BrokenPipe | ErrorKind::WouldBlock),
+        "expected the error BrokenPipe or WouldBlock after a shutdown; seen: {error:?}"
+    );
+}
+
 /// "`BrokenPipe` after any shutdown of the write side."
 pub async fn write_after_shutdown_is_a_broken_pipe<R: Runtime>() {
     let (mut a, _b) = pair::<R>().await;

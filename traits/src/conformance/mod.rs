@@ -257,6 +257,8 @@ macro_rules! __conformance_cases {
                 write_takes_a_buffer_of_more_than_four_gibibytes
                 write_of_nothing_returns_at_once
                 write_takes_buffers_of_every_kind
+                try_write_counts_what_it_has_taken
+                try_write_ends_when_the_peer_does_not_read
                 write_after_shutdown_is_a_broken_pipe
                 write_to_a_closed_peer_fails
                 shutdown_may_be_repeated

@@ -46,17 +46,22 @@ pub(super) async fn write_batches(
                 (result, Some(Batch::Single(buf)))
             }
             Job::Write(Batch::Published(segment, is_compressed)) => {
+                let bytes = segment.bytes(is_compressed);
                 let mut at = 0;
+                // Most subscribers have room, and all of them are written to from the same memory.
+                let mut written = half.try_write(bytes);
+                if written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+                    written = half.write(bytes.clone()).await.0;
+                }
                 let result = loop {
-                    let BufResult(written, rest) =
-                        half.write(segment.bytes(is_compressed).slice(at..)).await;
                     match written {
-                        Ok(n) if n == rest.len() => break Ok(()),
+                        Ok(n) if at + n == bytes.len() => break Ok(()),
                         Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
                         Ok(n) => at += n,
                         Err(error) => break Err(error),
                     }
                     slot.progress();
+                    written = half.write(bytes.slice(at..)).await.0;
                 };
                 (result, Some(Batch::Published(segment, is_compressed)))
             }

@@ -43,9 +43,9 @@ pub use subscriber::{Lagged, OnLag, Subscriber};
 /// A message is encoded once. The topic has a task, which sends all that is published in a turn of the
 /// event loop to each idle subscriber, in one write per 64 KiB, from memory that all of them share. Pings
 /// and pongs leave between two writes. A write that
-/// is done at once wakes no task of the subscriber. One that waits, because the socket is full or
-/// because the runtime completes writes later, continues while [`Incoming`](super::Incoming) or
-/// [`Outgoing`] is awaited. So a connection that only receives needs a pending
+/// is done at once ([`OwnedWrite::try_write`](owned_io::OwnedWrite::try_write)) wakes no task of the
+/// subscriber. One that waits, because the socket is full or because the stream has no such write,
+/// as over TLS, continues while [`Incoming`](super::Incoming) or [`Outgoing`] is awaited. So a connection that only receives needs a pending
 /// [`receive`](super::Incoming::receive) and nothing else. That also answers pings and the peer's close
 /// frame.
 ///
