@@ -3,7 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::hint;
 use std::io::{self, Write};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::task::Poll;
 use std::thread;
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::record::Event;
 /// A pending operation is dropped after so long ([`Fault::DropAccept`], [`Fault::DropRead`]).
 pub(crate) const PATIENCE: Duration = Duration::from_millis(20);
 
-/// [`Fault::Greedy`] answers in pieces of so many bytes, a write for each, as a server does whose messages are small. So
-/// a server is slower than any client.
+/// [`Fault::Greedy`] answers in pieces of so many bytes, a write for each, as a server does whose messages are small.
+/// So a server is slower than any client.
 pub(crate) const MESSAGE_BYTES: usize = 2;
 
 /// The size of its buffer.
@@ -57,10 +57,15 @@ impl Fault {
     fn is_on_event_loop(self) -> bool {
         matches!(self, Self::Block | Self::Compute | Self::YieldLoop | Self::BlockedLog)
     }
+
+    /// Whether a server with several threads can have it.
+    pub(crate) fn is_on_any_thread(self) -> bool {
+        matches!(self, Self::None | Self::Block | Self::Compute)
+    }
 }
 
 /// A task on the event loop that waits for the time of the fault, and makes those that need nothing of the runtime.
-pub(crate) async fn on_event_loop<S: Future>(host: Rc<Host>, sleep: impl Fn(Duration) -> S) {
+pub(crate) async fn on_event_loop<S: Future>(host: Arc<Host>, sleep: impl Fn(Duration) -> S) {
     sleep(host.until_fault()).await;
     host.recorder.record(Event::FaultBegan);
     if host.args.fault.is_on_event_loop() {

@@ -3,10 +3,10 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use owned_io_stalls::{Config, Detector, Gauge, Probe};
+use owned_io_stalls::{Config, Detector, Gauge, Heart, Pool, Probe};
 
 use crate::Args;
 use crate::fault::Fault;
@@ -37,7 +37,7 @@ impl Host {
     ///
     /// # Errors
     /// A thread could not be started, or the file of events could not be created.
-    pub(crate) fn start(args: Args, addr: SocketAddr) -> io::Result<Rc<Self>> {
+    pub(crate) fn start(args: Args, addr: SocketAddr) -> io::Result<Arc<Self>> {
         let mut config = Config::default();
         let mut probe = Probe::new(addr, *b"probe");
         probe.interval = PROBE_INTERVAL;
@@ -53,7 +53,12 @@ impl Host {
         let queued = detector.gauge("queued bytes", Some(QUEUED_BYTES_MAX));
         peers_common::print_listening(addr);
         let listening_since = Instant::now();
-        Ok(Rc::new(Self { args, recorder, queued, detector, listening_since }))
+        Ok(Arc::new(Self { args, recorder, queued, detector, listening_since }))
+    }
+
+    /// Watches the threads of a runtime that has several.
+    pub(crate) fn watch_pool(&self) -> Pool {
+        self.detector.watch_pool("pool")
     }
 
     /// Whether it is `fault` that the server has, and its time has come and is not over.
@@ -76,8 +81,13 @@ impl Host {
 }
 
 /// A task that beats the heart of this thread's event loop.
-pub(crate) async fn heartbeat<S: Future>(host: Rc<Host>, sleep: impl Fn(Duration) -> S) {
+pub(crate) async fn heartbeat<S: Future>(host: Arc<Host>, sleep: impl Fn(Duration) -> S) {
     let heart = host.detector.watch_current_thread("worker 0");
+    beat(&host, &heart, sleep).await;
+}
+
+/// Beats a heart for as long as its runtime runs.
+pub(crate) async fn beat<S: Future>(host: &Host, heart: &Heart, sleep: impl Fn(Duration) -> S) {
     loop {
         heart.beat();
         host.recorder.beat(heart.interval());

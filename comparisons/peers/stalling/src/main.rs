@@ -5,12 +5,14 @@
 
 #![forbid(unsafe_code)]
 
+mod drain;
 mod fault;
 mod host;
 mod on_compio;
 mod on_glommio;
 mod on_monoio;
 mod on_tokio;
+mod on_tokio_multi;
 mod on_tokio_uring;
 mod record;
 
@@ -50,11 +52,45 @@ struct Args {
     /// How many entries the ring has, on tokio-uring [default: the runtime's own].
     #[arg(long, value_name = "N")]
     entries: Option<u32>,
+    /// How it accepts.
+    #[arg(long, default_value = "plain", conflicts_with = "fault")]
+    accept: AcceptLoop,
+}
+
+/// How a server accepts clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum AcceptLoop {
+    /// One accept is pending.
+    Plain,
+    /// 64 accepts are pending, on tokio, tokio-uring and monoio.
+    Many,
+    /// Wait until a client is there, and accept until none is left, on tokio and tokio-uring.
+    Drain,
+}
+
+impl AcceptLoop {
+    /// How many accepts are pending at a time.
+    const fn pending(self) -> usize {
+        match self {
+            Self::Many => 64,
+            Self::Plain | Self::Drain => 1,
+        }
+    }
+
+    fn is_on(self, runtime: RuntimeName) -> bool {
+        use RuntimeName::{Monoio, Tokio, TokioUring};
+        match self {
+            Self::Plain => true,
+            Self::Many => matches!(runtime, Tokio | TokioUring | Monoio),
+            Self::Drain => matches!(runtime, Tokio | TokioUring),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum RuntimeName {
     Tokio,
+    TokioMulti,
     TokioUring,
     Compio,
     Monoio,
@@ -73,12 +109,19 @@ fn main() -> ExitCode {
 }
 
 fn serve(args: Args) -> io::Result<()> {
+    let refused = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     if args.entries.is_some() && args.runtime != RuntimeName::TokioUring {
-        let why = "--entries is for --runtime tokio-uring";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        return refused("--entries is for --runtime tokio-uring");
+    }
+    if !args.accept.is_on(args.runtime) {
+        return refused("this runtime does not have that --accept");
+    }
+    if args.runtime == RuntimeName::TokioMulti && !args.fault.is_on_any_thread() {
+        return refused("--runtime tokio-multi has --fault none, block and compute");
     }
     match args.runtime {
         RuntimeName::Tokio => on_tokio::serve(args),
+        RuntimeName::TokioMulti => on_tokio_multi::serve(args),
         RuntimeName::TokioUring => on_tokio_uring::serve(args),
         RuntimeName::Compio => on_compio::serve(args),
         RuntimeName::Monoio => on_monoio::serve(args),

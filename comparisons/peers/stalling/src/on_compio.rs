@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use compio_buf::{BufResult, IntoInner, IoBuf};
 use compio_io::{AsyncRead, AsyncWriteExt};
@@ -25,11 +26,11 @@ pub(crate) fn serve(args: Args) -> io::Result<()> {
     runtime.block_on(async {
         let listener = TcpListener::from_std(listener)?;
         let host = Host::start(args, listener.local_addr()?)?;
-        spawn(heartbeat(Rc::clone(&host), sleep)).detach();
-        spawn(fault::on_event_loop(Rc::clone(&host), sleep)).detach();
+        spawn(heartbeat(Arc::clone(&host), sleep)).detach();
+        spawn(fault::on_event_loop(Arc::clone(&host), sleep)).detach();
         loop {
             match accept(&host, &listener).await {
-                Some(Ok((stream, _))) => spawn(connection(stream, Rc::clone(&host))).detach(),
+                Some(Ok((stream, _))) => spawn(connection(stream, Arc::clone(&host))).detach(),
                 Some(Err(error)) if host.args.fault != Fault::AcceptSpin => {
                     peers_common::print_accept_error(&error);
                     sleep(ACCEPT_PAUSE).await;
@@ -52,7 +53,7 @@ async fn accept(
 }
 
 /// An error ends this connection only.
-async fn connection(stream: TcpStream, host: Rc<Host>) -> io::Result<()> {
+async fn connection(stream: TcpStream, host: Arc<Host>) -> io::Result<()> {
     match host.args.fault {
         Fault::DropRead => drop_when_silent(stream, &host).await,
         Fault::IgnoreBackPressure => echo_from_queue(stream, host).await,
@@ -119,7 +120,7 @@ async fn drop_when_silent(mut stream: TcpStream, host: &Host) -> io::Result<()> 
 }
 
 /// One task reads, whatever the other can write.
-async fn echo_from_queue(stream: TcpStream, host: Rc<Host>) -> io::Result<()> {
+async fn echo_from_queue(stream: TcpStream, host: Arc<Host>) -> io::Result<()> {
     let stream = Rc::new(stream);
     let (sender, queue) = async_channel::unbounded::<Vec<u8>>();
     let (writer, queued) = (Rc::clone(&stream), host.queued.clone());

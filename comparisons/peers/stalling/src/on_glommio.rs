@@ -1,7 +1,7 @@
 //! glommio. Its listening socket is its own: it adopts one only through unsafe code.
 
 use std::io;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use futures_lite::{AsyncReadExt, AsyncWriteExt, io as futures_io};
 use glommio::net::{TcpListener, TcpStream};
@@ -19,12 +19,12 @@ pub(crate) fn serve(args: Args) -> io::Result<()> {
         let listener = TcpListener::bind(args.addr)
             .map_err(|error| peers_common::no_listener(args.addr, error.into()))?;
         let host = Host::start(args, listener.local_addr()?)?;
-        spawn_local(heartbeat(Rc::clone(&host), sleep)).detach();
-        spawn_local(fault::on_event_loop(Rc::clone(&host), sleep)).detach();
+        spawn_local(heartbeat(Arc::clone(&host), sleep)).detach();
+        spawn_local(fault::on_event_loop(Arc::clone(&host), sleep)).detach();
         loop {
             match accept(&host, &listener).await {
                 Some(Ok(stream)) => {
-                    drop(spawn_local(connection(stream, Rc::clone(&host))).detach());
+                    drop(spawn_local(connection(stream, Arc::clone(&host))).detach());
                 }
                 Some(Err(error)) if host.args.fault != Fault::AcceptSpin => {
                     peers_common::print_accept_error(&error.into());
@@ -48,7 +48,7 @@ async fn accept(
 }
 
 /// An error ends this connection only.
-async fn connection(mut stream: TcpStream, host: Rc<Host>) -> io::Result<()> {
+async fn connection(mut stream: TcpStream, host: Arc<Host>) -> io::Result<()> {
     stream.set_nodelay(true)?;
     match host.args.fault {
         Fault::DropRead => drop_when_silent(stream, &host).await,
@@ -108,7 +108,7 @@ async fn drop_when_silent(mut stream: TcpStream, host: &Host) -> io::Result<()> 
 }
 
 /// One task reads, whatever the other can write.
-async fn echo_from_queue(stream: TcpStream, host: Rc<Host>) -> io::Result<()> {
+async fn echo_from_queue(stream: TcpStream, host: Arc<Host>) -> io::Result<()> {
     let (mut read, mut write) = futures_io::split(stream);
     let (sender, queue) = async_channel::unbounded::<Vec<u8>>();
     let queued = host.queued.clone();

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use monoio::buf::IoBuf;
 use monoio::io::{AsyncReadRent, AsyncWriteRentExt, Splitable};
@@ -19,21 +20,28 @@ pub(crate) fn serve(args: Args) -> io::Result<()> {
     let listener = peers_common::listen_with_backlog(args.addr, args.backlog)?;
     let runtime = RuntimeBuilder::<IoUringDriver>::new().enable_timer().build();
     runtime.map_err(peers_common::no_runtime)?.block_on(async {
-        let listener = TcpListener::from_std(listener)?;
+        let listener = Rc::new(TcpListener::from_std(listener)?);
         let host = Host::start(args, listener.local_addr()?)?;
-        spawn(heartbeat(Rc::clone(&host), sleep));
-        spawn(fault::on_event_loop(Rc::clone(&host), sleep));
-        loop {
-            match accept(&host, &listener).await {
-                Some(Ok((stream, _))) => drop(spawn(connection(stream, Rc::clone(&host)))),
-                Some(Err(error)) if host.args.fault != Fault::AcceptSpin => {
-                    peers_common::print_accept_error(&error);
-                    sleep(ACCEPT_PAUSE).await;
-                }
-                Some(Err(_)) | None => {}
-            }
+        spawn(heartbeat(Arc::clone(&host), sleep));
+        spawn(fault::on_event_loop(Arc::clone(&host), sleep));
+        for _ in 1..host.args.accept.pending() {
+            spawn(accept_all(Rc::clone(&listener), Arc::clone(&host)));
         }
+        accept_all(listener, host).await
     })
+}
+
+async fn accept_all(listener: Rc<TcpListener>, host: Arc<Host>) -> io::Result<()> {
+    loop {
+        match accept(&host, &listener).await {
+            Some(Ok((stream, _))) => drop(spawn(connection(stream, Arc::clone(&host)))),
+            Some(Err(error)) if host.args.fault != Fault::AcceptSpin => {
+                peers_common::print_accept_error(&error);
+                sleep(ACCEPT_PAUSE).await;
+            }
+            Some(Err(_)) | None => {}
+        }
+    }
 }
 
 /// None if the pending accept was dropped.
@@ -48,7 +56,7 @@ async fn accept(
 }
 
 /// An error ends this connection only.
-async fn connection(mut stream: TcpStream, host: Rc<Host>) -> io::Result<()> {
+async fn connection(mut stream: TcpStream, host: Arc<Host>) -> io::Result<()> {
     match host.args.fault {
         Fault::DropRead => drop_when_silent(stream, &host).await,
         Fault::IgnoreBackPressure => echo_from_queue(stream, host).await,
@@ -113,7 +121,7 @@ async fn drop_when_silent(mut stream: TcpStream, host: &Host) -> io::Result<()> 
 }
 
 /// One task reads, whatever the other can write.
-async fn echo_from_queue(stream: TcpStream, host: Rc<Host>) -> io::Result<()> {
+async fn echo_from_queue(stream: TcpStream, host: Arc<Host>) -> io::Result<()> {
     let (mut reader, mut writer) = stream.into_split();
     let (sender, queue) = async_channel::unbounded::<Vec<u8>>();
     let queued = host.queued.clone();

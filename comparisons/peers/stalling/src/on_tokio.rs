@@ -2,6 +2,7 @@
 
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use peers_common::{ACCEPT_PAUSE, BUF_BYTES};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -10,9 +11,10 @@ use tokio::runtime::{Builder, LocalOptions};
 use tokio::task::{spawn_local, unconstrained};
 use tokio::time::sleep;
 
-use crate::Args;
+use crate::drain;
 use crate::fault::{self, Fault, GREEDY_BUF_BYTES, MESSAGE_BYTES};
 use crate::host::{Host, heartbeat};
+use crate::{AcceptLoop, Args};
 
 pub(crate) fn serve(args: Args) -> io::Result<()> {
     let listener = peers_common::listen_with_backlog(args.addr, args.backlog)?;
@@ -20,21 +22,37 @@ pub(crate) fn serve(args: Args) -> io::Result<()> {
     let mut builder = Builder::new_current_thread();
     let runtime = builder.enable_all().build_local(LocalOptions::default());
     runtime.map_err(peers_common::no_runtime)?.block_on(async {
-        let listener = TcpListener::from_std(listener)?;
         let host = Host::start(args, listener.local_addr()?)?;
-        spawn_local(heartbeat(Rc::clone(&host), sleep));
-        spawn_local(fault::on_event_loop(Rc::clone(&host), sleep));
-        loop {
-            match accept(&host, &listener).await {
-                Some(Ok((stream, _))) => drop(spawn_local(connection(stream, Rc::clone(&host)))),
-                Some(Err(error)) if host.args.fault != Fault::AcceptSpin => {
-                    peers_common::print_accept_error(&error);
-                    sleep(ACCEPT_PAUSE).await;
-                }
-                Some(Err(_)) | None => {}
-            }
+        spawn_local(heartbeat(Arc::clone(&host), sleep));
+        spawn_local(fault::on_event_loop(Arc::clone(&host), sleep));
+        if host.args.accept == AcceptLoop::Drain {
+            let serve = |stream| drop(spawn_local(served(stream, Arc::clone(&host))));
+            return drain::accept_all(listener, serve).await;
         }
+        let listener = Rc::new(TcpListener::from_std(listener)?);
+        for _ in 1..host.args.accept.pending() {
+            spawn_local(accept_all(Rc::clone(&listener), Arc::clone(&host)));
+        }
+        accept_all(listener, host).await
     })
+}
+
+async fn served(stream: std::net::TcpStream, host: Arc<Host>) -> io::Result<()> {
+    stream.set_nonblocking(true)?;
+    connection(TcpStream::from_std(stream)?, host).await
+}
+
+async fn accept_all(listener: Rc<TcpListener>, host: Arc<Host>) -> io::Result<()> {
+    loop {
+        match accept(&host, &listener).await {
+            Some(Ok((stream, _))) => drop(spawn_local(connection(stream, Arc::clone(&host)))),
+            Some(Err(error)) if host.args.fault != Fault::AcceptSpin => {
+                peers_common::print_accept_error(&error);
+                sleep(ACCEPT_PAUSE).await;
+            }
+            Some(Err(_)) | None => {}
+        }
+    }
 }
 
 /// None if the pending accept was dropped.
@@ -49,7 +67,7 @@ async fn accept(
 }
 
 /// An error ends this connection only.
-async fn connection(mut stream: TcpStream, host: Rc<Host>) -> io::Result<()> {
+async fn connection(mut stream: TcpStream, host: Arc<Host>) -> io::Result<()> {
     match host.args.fault {
         Fault::DropRead => drop_when_silent(stream, &host).await,
         Fault::IgnoreBackPressure => echo_from_queue(stream, host).await,
@@ -108,7 +126,7 @@ async fn drop_when_silent(mut stream: TcpStream, host: &Host) -> io::Result<()> 
 }
 
 /// One task reads, whatever the other can write.
-async fn echo_from_queue(stream: TcpStream, host: Rc<Host>) -> io::Result<()> {
+async fn echo_from_queue(stream: TcpStream, host: Arc<Host>) -> io::Result<()> {
     let (mut read, mut write) = stream.into_split();
     let (sender, queue) = async_channel::unbounded::<Vec<u8>>();
     let queued = host.queued.clone();

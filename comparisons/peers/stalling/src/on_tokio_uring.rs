@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use peers_common::{ACCEPT_PAUSE, BUF_BYTES};
 use tokio::time::sleep;
@@ -10,9 +11,10 @@ use tokio_uring::buf::BoundedBuf;
 use tokio_uring::net::{TcpListener, TcpStream};
 use tokio_uring::{Runtime, spawn};
 
-use crate::Args;
+use crate::drain;
 use crate::fault::{self, Fault, GREEDY_BUF_BYTES, MESSAGE_BYTES};
 use crate::host::{Host, heartbeat};
+use crate::{AcceptLoop, Args};
 
 pub(crate) fn serve(args: Args) -> io::Result<()> {
     let listener = peers_common::listen_with_backlog(args.addr, args.backlog)?;
@@ -22,21 +24,32 @@ pub(crate) fn serve(args: Args) -> io::Result<()> {
     }
     let runtime = Runtime::new(&builder).map_err(peers_common::no_runtime)?;
     runtime.block_on(async {
-        let listener = TcpListener::from_std(listener);
         let host = Host::start(args, listener.local_addr()?)?;
-        spawn(heartbeat(Rc::clone(&host), sleep));
-        spawn(fault::on_event_loop(Rc::clone(&host), sleep));
-        loop {
-            match accept(&host, &listener).await {
-                Some(Ok((stream, _))) => drop(spawn(connection(stream, Rc::clone(&host)))),
-                Some(Err(error)) if host.args.fault != Fault::AcceptSpin => {
-                    peers_common::print_accept_error(&error);
-                    sleep(ACCEPT_PAUSE).await;
-                }
-                Some(Err(_)) | None => {}
-            }
+        spawn(heartbeat(Arc::clone(&host), sleep));
+        spawn(fault::on_event_loop(Arc::clone(&host), sleep));
+        if host.args.accept == AcceptLoop::Drain {
+            let served = |stream| connection(TcpStream::from_std(stream), Arc::clone(&host));
+            return drain::accept_all(listener, |stream| drop(spawn(served(stream)))).await;
         }
+        let listener = Rc::new(TcpListener::from_std(listener));
+        for _ in 1..host.args.accept.pending() {
+            spawn(accept_all(Rc::clone(&listener), Arc::clone(&host)));
+        }
+        accept_all(listener, host).await
     })
+}
+
+async fn accept_all(listener: Rc<TcpListener>, host: Arc<Host>) -> io::Result<()> {
+    loop {
+        match accept(&host, &listener).await {
+            Some(Ok((stream, _))) => drop(spawn(connection(stream, Arc::clone(&host)))),
+            Some(Err(error)) if host.args.fault != Fault::AcceptSpin => {
+                peers_common::print_accept_error(&error);
+                sleep(ACCEPT_PAUSE).await;
+            }
+            Some(Err(_)) | None => {}
+        }
+    }
 }
 
 /// None if the pending accept was dropped.
@@ -51,7 +64,7 @@ async fn accept(
 }
 
 /// An error ends this connection only.
-async fn connection(stream: TcpStream, host: Rc<Host>) -> io::Result<()> {
+async fn connection(stream: TcpStream, host: Arc<Host>) -> io::Result<()> {
     match host.args.fault {
         Fault::DropRead => drop_when_silent(stream, &host).await,
         Fault::IgnoreBackPressure => echo_from_queue(stream, host).await,
@@ -118,7 +131,7 @@ async fn drop_when_silent(stream: TcpStream, host: &Host) -> io::Result<()> {
 }
 
 /// One task reads, whatever the other can write.
-async fn echo_from_queue(stream: TcpStream, host: Rc<Host>) -> io::Result<()> {
+async fn echo_from_queue(stream: TcpStream, host: Arc<Host>) -> io::Result<()> {
     let stream = Rc::new(stream);
     let (sender, queue) = async_channel::unbounded::<Vec<u8>>();
     let (writer, queued) = (Rc::clone(&stream), host.queued.clone());

@@ -64,9 +64,30 @@ fn each_runtime_echoes_in_each_way() {
 }
 
 #[test]
+fn each_way_to_accept_serves() {
+    for options in [
+        "--runtime tokio --accept many",
+        "--runtime tokio --accept drain",
+        "--runtime tokio-uring --accept many",
+        "--runtime tokio-uring --accept drain",
+        "--runtime monoio --accept many",
+        "--runtime tokio-multi",
+    ] {
+        let server = Server::start(options);
+        for _ in 0..2 {
+            server.echo();
+        }
+    }
+}
+
+#[test]
 fn after_a_fault_clients_are_served() {
-    for fault in ["accept-spin", "block", "compute", "yield-loop", "drop-accept", "drop-read"] {
-        let options = format!("--runtime tokio --fault {fault} --after-ms 0 --lasts-ms 100");
+    let faults = ["accept-spin", "block", "compute", "yield-loop", "drop-accept", "drop-read"];
+    let on_tokio = faults.map(|fault| ("tokio", fault));
+    for (runtime, fault) in
+        on_tokio.into_iter().chain([("tokio-multi", "block"), ("tokio-multi", "compute")])
+    {
+        let options = format!("--runtime {runtime} --fault {fault} --after-ms 0 --lasts-ms 100");
         let server = Server::start(&options);
         thread::sleep(Duration::from_millis(50));
         server.echo();
@@ -109,6 +130,8 @@ fn wait_for_line(file: &Path, is_meant: impl Fn(&Value) -> bool) {
 fn what_does_not_fit_is_refused() {
     for (options, why) in [
         ("--runtime tokio --entries 8", "--entries is for --runtime tokio-uring"),
+        ("--runtime monoio --accept drain", "this runtime does not have that --accept"),
+        ("--runtime tokio-multi --fault greedy", "has --fault none, block and compute"),
         ("--runtime tokoi", "invalid value 'tokoi'"),
         ("--runtime tokio --fault sleep", "invalid value 'sleep'"),
     ] {

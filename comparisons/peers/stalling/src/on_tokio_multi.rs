@@ -1,0 +1,70 @@
+//! tokio with two threads, whose tasks move between them. The detector watches them as a pool.
+
+use std::io;
+use std::sync::Arc;
+
+use peers_common::{ACCEPT_PAUSE, BUF_BYTES};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Builder;
+use tokio::spawn;
+use tokio::time::sleep;
+
+use crate::Args;
+use crate::fault::{self, Fault};
+use crate::host::{Host, beat};
+
+/// While one is blocked, the other works; unless it sleeps, and the blocked one is that which waits for I/O for both.
+const THREADS: usize = 2;
+
+pub(crate) fn serve(args: Args) -> io::Result<()> {
+    let listener = peers_common::listen_with_backlog(args.addr, args.backlog)?;
+    listener.set_nonblocking(true)?;
+    let host = Host::start(args, listener.local_addr()?)?;
+    let pool = host.watch_pool();
+    let heart = pool.heart();
+    let [start, stop, park, unpark] = [(); 4].map(|()| pool.clone());
+    let mut builder = Builder::new_multi_thread();
+    builder
+        .worker_threads(THREADS)
+        .enable_all()
+        .on_thread_start(move || start.thread_started())
+        .on_thread_stop(move || stop.thread_stopped())
+        .on_thread_park(move || park.thread_parked())
+        .on_thread_unpark(move || unpark.thread_unparked());
+    // The thread that waits here is none of the pool, so all tasks are spawned.
+    builder.build().map_err(peers_common::no_runtime)?.block_on(async {
+        let beating = Arc::clone(&host);
+        spawn(async move { beat(&beating, &heart, sleep).await });
+        // A computation on one thread alone may delay nobody: the other takes its tasks.
+        let faults = if host.args.fault == Fault::Compute { THREADS } else { 1 };
+        for _ in 0..faults {
+            spawn(fault::on_event_loop(Arc::clone(&host), sleep));
+        }
+        spawn(accept_all(TcpListener::from_std(listener)?)).await?
+    })
+}
+
+async fn accept_all(listener: TcpListener) -> io::Result<()> {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => drop(spawn(echo(stream))),
+            Err(error) => {
+                peers_common::print_accept_error(&error);
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// An error ends this connection only.
+async fn echo(mut stream: TcpStream) -> io::Result<()> {
+    let mut buf = vec![0; BUF_BYTES];
+    loop {
+        let n = stream.read(&mut buf).await?;
+        if n == 0 {
+            return Ok(());
+        }
+        stream.write_all(&buf[..n]).await?;
+    }
+}
