@@ -21,8 +21,10 @@ were not answered), the connections that waited over 1 s, the recovery (from the
 client that had waited over 100 ms was answered; both are left out where they are zero), and the verdict of the stall \
 detector in the server. With several runs these are the largest figures, and how often each verdict was given. A \
 verdict is <em>right</em> if it names the class first while the fault lasts and nothing false is said in the whole \
-run; also if nothing is said and nothing had to be. It is <em>among others</em> if a consequence of the fault is named \
-before it. <em>Waiting for a CPU</em> is false of a healthy server only: it comes from the scheduler's own figures. No stall: 100 ms at most. \
+run; also if nothing is said and nothing had to be. Of two faults, the one that began first has to be named so, or \
+both have to be named. It is <em>among others</em> if a consequence of the fault is named before it. <em>Waiting for a \
+CPU</em> is true where a worker waited for one for at least a fifth of the stall, by the scheduler's figures, which \
+the lab reads itself; of a healthy server it is false, too. No stall: 100 ms at most. \
 <em>Client busy</em>: the clients used over 90 % of the core that they share, so that they may have waited for \
 themselves.</p>
 <p>In a timeline the fault is shaded. From above: how long new clients waited, and how many failed, by when they \
@@ -78,7 +80,7 @@ fn grid(text: &mut String, results: &Results) -> fmt::Result {
     }
     writeln!(text, "</tr>\n</thead>\n<tbody>")?;
     for (number, scenario) in results.scenarios.iter().enumerate() {
-        let class = scenario.class.as_deref().unwrap_or("nothing is wrong").replace('_', " ");
+        let class = scenario.truth();
         let name = Escaped(&scenario.name);
         write!(text, "<tr><th scope=\"row\"><a href=\"#scenario-{number}\">{name}</a>")?;
         write!(text, "<small>{}</small></th>", Escaped(&class))?;

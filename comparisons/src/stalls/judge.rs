@@ -5,6 +5,8 @@ use std::fmt::{self, Display, Formatter};
 use serde::{Deserialize, Serialize};
 
 use super::record::Incident;
+use super::scheduler::is_waiting;
+use super::watch::Sample;
 
 /// The classes of the detector, as its JSON names them. A test compares them with the detector's own.
 pub(crate) const CLASSES: [&str; 16] = [
@@ -28,7 +30,7 @@ pub(crate) const CLASSES: [&str; 16] = [
 
 const UNKNOWN: &str = "unknown";
 
-/// A verdict of the scheduler's own figures. The lab cannot give a server a machine for itself.
+/// A verdict of the scheduler's own figures, which the lab reads, too: it is true of a stall of which they say it.
 const WAITING_FOR_CPU: &str = "waiting_for_cpu";
 
 /// What the detector has to say of a run.
@@ -36,6 +38,8 @@ const WAITING_FOR_CPU: &str = "waiting_for_cpu";
 pub(crate) struct Expectation<'a> {
     /// The class; none if nothing is wrong.
     pub(crate) truth: Option<&'a str>,
+    /// The class of a second fault, which begins while the first lasts.
+    pub(crate) then: Option<&'a str>,
     /// Classes that are true, too.
     pub(crate) also: &'a [String],
     /// Whether it has to say it: otherwise silence is right, too.
@@ -48,7 +52,8 @@ pub(crate) struct Expectation<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Outcome {
-    /// It named the truth as what fits best while the fault lasted, and nothing false; or it was silent and had nothing to say.
+    /// It named the truth as what fits best while the fault lasted, or all of two truths, and nothing false. Or it was
+    /// silent and had nothing to say.
     Right,
     /// It named the truth while the fault lasted, but another class that is true, too, as the one that fits best.
     Among,
@@ -64,45 +69,72 @@ pub(crate) enum Outcome {
     NotAsked,
 }
 
-/// Compares the incidents of a run with the truth. `fault`: when it began and ended, in ms since 1970.
+/// When a fault was, in ms since 1970.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct FaultTimes {
+    pub(crate) began: f64,
+    /// When the second fault of a scenario with two began.
+    pub(crate) then_began: f64,
+    pub(crate) ended: f64,
+}
+
+/// Compares the incidents of a run with the truth.
 ///
 /// Each finding of an incident counts, also one that is only possible. What is true of the fault is false before it.
 pub(crate) fn judge(
     expectation: Expectation<'_>,
     incidents: &[Incident],
-    [fault_begins, fault_ends]: [f64; 2],
+    times: FaultTimes,
+    samples: &[Sample],
 ) -> Outcome {
-    let Expectation { truth, also, is_required, is_healthy } = expectation;
-    let is_true = |incident: &Incident, class: &str| {
-        let is_of_fault = truth == Some(class) || also.iter().any(|it| it == class);
-        let is_early = incident.seen(class).is_some_and(|seen| seen < fault_begins);
-        is_of_fault && !is_early || class == WAITING_FOR_CPU && !is_healthy
-    };
-    let false_class = incidents.iter().find_map(|incident| {
-        let is_false = |class: &&str| *class != UNKNOWN && !is_true(incident, class);
-        incident.classes().find(is_false)
-    });
-    if let Some(class) = false_class {
+    if let Some(class) = false_class(expectation, incidents, times, samples) {
         return Outcome::Wrong(class.to_owned());
     }
-    let first = |seen: fn(&Incident, &str) -> Option<f64>| {
-        let named = incidents.iter().filter_map(|incident| seen(incident, truth?));
+    let Expectation { truth, then, is_required, .. } = expectation;
+    let first = |class: Option<&str>, seen: fn(&Incident, &str) -> Option<f64>| {
+        let named = incidents.iter().filter_map(|incident| seen(incident, class?));
         named.fold(f64::INFINITY, f64::min)
     };
-    if first(Incident::led) <= fault_ends {
+    let is_led = first(truth, Incident::led) <= times.ended;
+    let named = first(truth, Incident::seen);
+    if is_led || named.max(first(then, Incident::seen)) <= times.ended {
         return Outcome::Right;
     }
-    let first = first(Incident::seen);
-    if first <= fault_ends && is_required {
+    if named <= times.ended && is_required {
         return Outcome::Among;
     }
-    if first.is_finite() && is_required {
+    if named.is_finite() && is_required {
         return Outcome::Late;
     }
     if incidents.iter().any(|incident| incident.class() == UNKNOWN) {
         return Outcome::Unknown;
     }
     if is_required { Outcome::Silent } else { Outcome::Right }
+}
+
+/// The first class that was named and is not true.
+fn false_class<'a>(
+    expectation: Expectation<'_>,
+    incidents: &'a [Incident],
+    times: FaultTimes,
+    samples: &[Sample],
+) -> Option<&'a str> {
+    let Expectation { truth, then, also, is_healthy, .. } = expectation;
+    let is_true = |incident: &Incident, class: &str| {
+        if class == WAITING_FOR_CPU {
+            let Incident { began_unix_ms, lasted_ms, .. } = *incident;
+            return !is_healthy && is_waiting(samples, began_unix_ms, lasted_ms);
+        }
+        let began = if then == Some(class) { times.then_began } else { times.began };
+        let is_early = incident.seen(class).is_some_and(|seen| seen < began);
+        let is_of_fault =
+            [truth, then].contains(&Some(class)) || also.iter().any(|other| other == class);
+        is_of_fault && !is_early
+    };
+    incidents.iter().find_map(|incident| {
+        let is_false = |class: &&str| *class != UNKNOWN && !is_true(incident, class);
+        incident.classes().find(is_false)
+    })
 }
 
 impl Display for Outcome {
@@ -123,14 +155,27 @@ impl Display for Outcome {
 mod tests {
     use super::*;
 
-    const FAULT: [f64; 2] = [500.0, 2_000.0];
+    const TIMES: FaultTimes = FaultTimes { began: 500.0, then_began: 1_000.0, ended: 2_000.0 };
+
+    /// The worker waits for a CPU until 1,100 ms and not after that. An incident of this module lasts for 100 ms.
+    fn samples() -> Vec<Sample> {
+        let sample = |step: u32| {
+            let cpu_wait_ms = if step <= 22 { 30.0 } else { 0.0 };
+            Sample { unix_ms: f64::from(step * 50), cpu_wait_ms, ..Sample::default() }
+        };
+        (1..80).map(sample).collect()
+    }
+
+    fn judged(expectation: Expectation<'_>, incidents: &[(&[&str], f64)]) -> Outcome {
+        let incident = |(classes, at): &(&[&str], f64)| Incident::of(classes, *at);
+        let incidents: Vec<_> = incidents.iter().map(incident).collect();
+        judge(expectation, &incidents, TIMES, &samples())
+    }
 
     fn outcome(truth: Option<&str>, is_required: bool, incidents: &[(&[&str], f64)]) -> Outcome {
         let also = ["accept_starvation".to_owned()];
-        let expectation =
-            Expectation { truth, also: &also, is_required, is_healthy: truth.is_none() };
-        let incident = |(classes, at): &(&[&str], f64)| Incident::of(classes, *at);
-        judge(expectation, &incidents.iter().map(incident).collect::<Vec<_>>(), FAULT)
+        let is_healthy = truth.is_none();
+        judged(Expectation { truth, then: None, also: &also, is_required, is_healthy }, incidents)
     }
 
     #[test]
@@ -154,6 +199,39 @@ mod tests {
         }
         assert_eq!(outcome(truth, false, &[]), Outcome::Right);
         assert_eq!(outcome(truth, false, &[(&["blocked_loop"], 2_500.0)]), Outcome::Right);
+    }
+
+    #[test]
+    fn of_two_faults_the_first_is_named_or_both_are() {
+        let (first, then) = ("out_of_descriptors", "blocked_loop");
+        let expectation = Expectation {
+            truth: Some(first),
+            then: Some(then),
+            also: &[],
+            is_required: true,
+            is_healthy: false,
+        };
+        for (incidents, expected) in [
+            (&[(&[first][..], 700.0)][..], Outcome::Right),
+            (&[(&[first], 700.0), (&[then], 1_500.0)], Outcome::Right),
+            (&[(&[then, first], 1_500.0)], Outcome::Right),
+            (&[(&[then], 1_400.0), (&[first], 1_500.0)], Outcome::Right),
+            (&[(&[then], 1_500.0)], Outcome::Silent),
+            (&[(&[then], 1_500.0), (&[first], 2_500.0)], Outcome::Late),
+            (&[(&[first], 700.0), (&[then], 900.0)], Outcome::Wrong(then.to_owned())),
+        ] {
+            assert_eq!(judged(expectation, incidents), expected, "{incidents:?}");
+        }
+    }
+
+    #[test]
+    fn waiting_for_a_cpu_is_true_where_the_scheduler_says_so() {
+        let waiting = "waiting_for_cpu";
+        let wrong = || Outcome::Wrong(waiting.to_owned());
+        for truth in ["blocked_loop", waiting] {
+            let outcome = |at| outcome(Some(truth), false, &[(&[waiting], at)]);
+            assert_eq!((outcome(800.0), outcome(1_500.0)), (Outcome::Right, wrong()));
+        }
     }
 
     #[test]

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use super::Failure;
 use super::figures::Figures;
-use super::judge::{Outcome, judge};
+use super::judge::{FaultTimes, Outcome, judge};
 use super::network::Namespace;
 use super::plan::{BEFORE_END, Program, Scenario};
 use super::record::{Record, only_in_log};
 use super::results::{Details, Run};
 use super::stress::{DeafClients, Neighbours};
-use super::watch::{Watch, unix_ms};
+use super::watch::{Seen, Watch, unix_ms};
 use crate::load::{Load, Report};
 use crate::matrix::credentials::Credentials;
 use crate::matrix::interrupt::Interrupt;
@@ -96,47 +96,31 @@ impl Lab<'_> {
         let loads_ended_unix_ms = unix_ms();
         let report = self.report(observing)?;
         let mut seen = watch.finish();
-        if scenario.class.is_none() && program == Program::Ours {
-            let log = self.end_under_load(scenario, &mut started, network)?;
+        let is_healthy = scenario.class.is_none();
+        if program == Program::Ours && (is_healthy || network.is_some()) {
+            let again = if is_healthy { &*scenario.loads } else { &[] };
+            let log = self.end(again, &mut started, network)?;
             let known = seen.incidents.get_or_insert_default();
-            known.extend(only_in_log(&log, known, unix_ms()));
+            known.extend(only_in_log(&log, known));
         }
-        let Started { running, events, since_unix_ms, .. } = started;
-        drop(running);
+        let record = Self::record(&started.events, program)?;
+        let fault_unix_ms = fault_unix_ms(scenario, &record, &started, loads_ended_unix_ms);
+        drop(started.running);
         if let Some(drained) = drained {
             let _ = drained.join();
         }
 
-        let record = Self::record(&events, program)?;
-        let began_unix_ms = since_unix_ms + f64::from(scenario.after_ms);
-        // The server may be too late to record its fault. Where the load is the fault, it lasts as long.
-        let ends_unix_ms = began_unix_ms + f64::from(scenario.lasts_ms);
-        let fault_unix_ms = if scenario.fault.is_none() && !loads.is_empty() {
-            [began_unix_ms, ends_unix_ms.max(loads_ended_unix_ms)]
-        } else {
-            [
-                record.fault_began.map_or(began_unix_ms, |began| began.min(began_unix_ms)),
-                record.fault_ended.map_or(ends_unix_ms, |ended| ended.min(ends_unix_ms)),
-            ]
-        };
-        let incidents = match program {
-            Program::Naive => Some(record.incidents),
-            Program::Ours => seen.incidents,
-        };
-        let expectation = scenario.expectation(program, runtime);
-        let outcome = match &incidents {
-            Some(incidents) => judge(expectation, incidents, fault_unix_ms),
-            None if seen.is_mute => Outcome::Silent,
-            None => Outcome::NotAsked,
-        };
+        if program == Program::Naive {
+            seen.incidents = Some(record.incidents);
+        }
         let patience_ms = observer.patience_seconds() * 1e3;
         Ok(Run {
-            listening_unix_ms: since_unix_ms,
+            listening_unix_ms: started.since_unix_ms,
             fault_unix_ms,
             figures: Figures::of(&report, &loads, patience_ms, fault_unix_ms[1])
                 .map_err(Failure::new)?,
-            outcome,
-            incidents: incidents.unwrap_or_default(),
+            outcome: outcome(scenario, program, runtime, &seen, fault_unix_ms),
+            incidents: seen.incidents.unwrap_or_default(),
             details: Some(Details {
                 clients: report
                     .arrivals
@@ -210,19 +194,21 @@ impl Lab<'_> {
         Ok(RunningLoad { process, report, longest })
     }
 
-    /// Runs the loads of a scenario again, tells the server to end, and waits until it has. Returns its log.
-    fn end_under_load(
+    /// Runs loads again, tells the server to end, and waits until it has. Returns its log.
+    fn end(
         &self,
-        scenario: &Scenario,
+        loads: &[Load],
         started: &mut Started,
         network: Option<&Namespace>,
     ) -> Result<String, Failure> {
-        let loads = (0..).zip(&scenario.loads);
+        let loads = (0..).zip(loads);
         let loads: Result<Vec<_>, _> = loads
             .map(|(number, load)| self.load(load, &format!("last-{number}"), started, network))
             .collect();
         let loads = loads?;
-        self.pause(BEFORE_END)?;
+        if !loads.is_empty() {
+            self.pause(BEFORE_END)?;
+        }
         started.running.end();
         drop(loads); // their connections have ended, which they would report as errors
         let log = self.folder.join(SERVER_STDERR);
@@ -248,7 +234,6 @@ impl Lab<'_> {
         }
         let text = fs::read(&load.report);
         let report = text.and_then(|text| Ok(serde_json::from_slice(&text)?));
-        let _ = fs::remove_file(&load.report);
         report.map_err(|error| Failure::new(format!("no report of load: {error}")))
     }
 
@@ -282,6 +267,45 @@ impl Drop for RunningLoad {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+        let _ = fs::remove_file(&self.report);
+    }
+}
+
+/// When the fault began and ended.
+fn fault_unix_ms(
+    scenario: &Scenario,
+    record: &Record,
+    started: &Started,
+    loads_ended_unix_ms: f64,
+) -> [f64; 2] {
+    let began = started.since_unix_ms + f64::from(scenario.after_ms);
+    let ends = began + f64::from(scenario.lasts_ms);
+    if scenario.fault.is_none() && !scenario.loads.is_empty() {
+        // The load is the fault, and lasts as long.
+        return [began, ends.max(loads_ended_unix_ms)];
+    }
+    // The server may be too late to record its fault.
+    [
+        record.fault_began.map_or(began, |recorded| recorded.min(began)),
+        record.fault_ended.map_or(ends, |recorded| recorded.min(ends)),
+    ]
+}
+
+/// What is to be made of what the detector said.
+fn outcome(
+    scenario: &Scenario,
+    program: Program,
+    runtime: &str,
+    seen: &Seen,
+    [began, ended]: [f64; 2],
+) -> Outcome {
+    let times = FaultTimes { began, then_began: began + scenario.then_ms(), ended };
+    match &seen.incidents {
+        Some(incidents) => {
+            judge(scenario.expectation(program, runtime), incidents, times, &seen.samples)
+        }
+        None if seen.is_mute => Outcome::Silent,
+        None => Outcome::NotAsked,
     }
 }
 

@@ -17,6 +17,12 @@ const KEPT_SECONDS: u32 = 3_600;
 /// At most this much is read of the line that says that it is there.
 const LINE_BYTES_MAX: u64 = 64;
 
+/// A slow link sends so many bytes at once: a packet of loopback.
+const BURST_BYTES: u32 = 128 << 10;
+
+/// So many bytes may wait for a slow link: more than the connections of a scenario send before an answer.
+const QUEUE_BYTES: u32 = 64 << 20;
+
 /// A namespace. Dropping this ends what keeps it; it is gone with the last process in it.
 pub(crate) struct Namespace {
     keeper: Child,
@@ -26,16 +32,21 @@ impl Namespace {
     /// Creates it, in a user namespace of its own, so that this needs no privilege.
     ///
     /// # Errors
-    /// When the kernel does not permit it, or `unshare` (util-linux) or `ip` (iproute2) is missing.
+    /// When the kernel does not permit it, or `unshare` (util-linux) `ip` or `tc` (iproute2) is missing.
     pub(crate) fn create(network: Network, interrupt: &Interrupt) -> Result<Self, Failure> {
         let cannot = |why: String| {
             Failure::new(format!(
-                "cannot set up a network namespace, which needs unshare, ip and permission for user namespaces: {why}"
+                "cannot set up a network namespace, which needs unshare, ip, tc and permission for user \
+                 namespaces: {why}"
             ))
         };
-        let Network { first_port, last_port } = network;
+        let Network { first_port, last_port, mbit_per_s } = network;
+        let slow = mbit_per_s.map_or_else(String::new, |mbit| {
+            // A token bucket, which no packet is lost in.
+            format!("tc qdisc add dev lo root tbf rate {mbit}mbit burst {BURST_BYTES} limit {QUEUE_BYTES} && ")
+        });
         let script = format!(
-            "ip link set lo up && echo '{first_port} {last_port}' >/proc/sys/net/ipv4/ip_local_port_range \
+            "{slow}ip link set lo up && echo '{first_port} {last_port}' >/proc/sys/net/ipv4/ip_local_port_range \
              && echo ready && exec sleep {KEPT_SECONDS}"
         );
         let mut keeper = Command::new("unshare")
@@ -77,7 +88,8 @@ mod tests {
 
     #[test]
     fn a_namespace_has_its_ports_or_says_what_it_needs() {
-        let network = Network { first_port: 40_000, last_port: 40_009 };
+        let network =
+            Network { first_port: 40_000, last_port: 40_009, mbit_per_s: 1_000.try_into().ok() };
         match Namespace::create(network, &Interrupt::never()) {
             Ok(namespace) => {
                 let [enter, words @ ..] = namespace.entered();

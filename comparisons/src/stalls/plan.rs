@@ -1,5 +1,6 @@
 //! The scenarios of the lab: `comparisons/stalls.toml`, which says how a scenario is written.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 use std::{fs, slice};
 
@@ -26,8 +27,8 @@ const NEIGHBOURS_MAX: u32 = 64;
 /// How long it takes until a run's load is through, besides the times of the plan, in seconds.
 const AROUND_SECONDS: f64 = 1.0;
 
-/// How long the loads of a healthy server run again before it is told to end under them: 12,000 connections take a second
-/// or two to open.
+/// How long the loads of a healthy server run again before it is told to end under them: 12,000 connections take a
+/// second or two to open.
 pub(crate) const BEFORE_END: Duration = Duration::from_secs(3);
 
 /// What happens to a server, and what the detector has to make of it.
@@ -39,6 +40,9 @@ pub(crate) struct Scenario {
     pub(crate) about: String,
     /// The truth; none where nothing is wrong.
     pub(crate) class: Option<String>,
+    /// The class of a second fault, which begins while the first lasts.
+    #[serde(default)]
+    pub(crate) then: Option<String>,
     /// Classes that follow from it.
     #[serde(default)]
     also: Vec<String>,
@@ -48,11 +52,17 @@ pub(crate) struct Scenario {
     /// The runtimes on which the naive server stalls so.
     #[serde(default)]
     stalls: Vec<String>,
-    /// Whether it is done to a server, and not by it.
+    /// Whether something other than its load and its code makes each server's clients wait.
     #[serde(default)]
     pub(crate) environment: bool,
+    /// Whether the naive server alone runs.
+    #[serde(default)]
+    naive_only: bool,
     /// From the listening server to the fault, its length, and the time after it, in ms.
     pub(crate) after_ms: u32,
+    /// From the loads to the naive server's fault, which ends when it would without that.
+    #[serde(default)]
+    fault_delay_ms: u32,
     pub(crate) lasts_ms: u32,
     rest_ms: u32,
     /// Options of `load arrivals` but for `seconds`.
@@ -68,6 +78,8 @@ pub(crate) struct Scenario {
     #[serde(default)]
     pub(crate) open_files: Option<u32>,
     /// Of the naive server.
+    #[serde(default)]
+    accept: Option<String>,
     #[serde(default)]
     backlog: Option<u32>,
     #[serde(default)]
@@ -97,6 +109,9 @@ pub(crate) struct Network {
     /// Its local ports.
     pub(crate) first_port: u16,
     pub(crate) last_port: u16,
+    /// How many Mbit all of its connections may carry in a second, both directions together. None: there is no limit.
+    #[serde(default)]
+    pub(crate) mbit_per_s: Option<NonZeroU32>,
 }
 
 /// Which server a scenario runs with.
@@ -166,10 +181,12 @@ impl Scenario {
     }
 
     fn check(&self, servers: &Servers) -> Result<(), String> {
-        if let Some(class) =
-            self.class.iter().chain(&self.also).find(|class| !CLASSES.contains(&class.as_str()))
-        {
+        let mut classes = self.class.iter().chain(&self.then).chain(&self.also);
+        if let Some(class) = classes.find(|class| !CLASSES.contains(&class.as_str())) {
             return Err(format!("there is no class {class:?}: there are {}", list(CLASSES)));
+        }
+        if self.then.is_some() && self.class.is_none() {
+            return Err("then: it needs a class before it".to_owned());
         }
         for (key, runtimes) in [("stalls", &self.stalls), ("quick", &self.quick)] {
             if let Some(runtime) = runtimes.iter().find(|name| !self.runtimes.contains(name)) {
@@ -184,6 +201,10 @@ impl Scenario {
                 return Err(format!("{key}: at most {PART_MS_MAX}, found {ms}"));
             }
         }
+        if self.fault_delay_ms > self.lasts_ms {
+            let Self { fault_delay_ms, lasts_ms, .. } = self;
+            return Err(format!("fault-delay-ms: {fault_delay_ms} is over lasts-ms, {lasts_ms}"));
+        }
         if let Some(Deaf { mib, .. }) = self.deaf.filter(|deaf| deaf.mib > DEAF_MIB_MAX) {
             return Err(format!("deaf: at most {DEAF_MIB_MAX} MiB, found {mib}"));
         }
@@ -196,10 +217,29 @@ impl Scenario {
         self.observer().map_err(|why| format!("observer: {why}"))?;
         self.loads.iter().try_for_each(Load::check)?;
         for runtime in &self.runtimes {
-            self.server(Program::Naive, runtime, servers)?;
-            self.server(Program::Ours, runtime, servers)?;
+            for &program in Program::ALL.iter().filter(|program| self.runs_with(**program)) {
+                self.server(program, runtime, servers)?;
+            }
         }
         Ok(())
+    }
+
+    pub(crate) fn runs_with(&self, program: Program) -> bool {
+        program == Program::Naive || !self.naive_only
+    }
+
+    /// What is wrong, in words.
+    pub(crate) fn truth(&self) -> String {
+        match (&self.class, &self.then) {
+            (None, _) => "nothing is wrong".to_owned(),
+            (Some(class), None) => class.replace('_', " "),
+            (Some(class), Some(then)) => format!("{class}, then {then}").replace('_', " "),
+        }
+    }
+
+    /// When a second fault begins, in ms after the first.
+    pub(crate) fn then_ms(&self) -> f64 {
+        self.fault_delay_ms.into()
     }
 
     /// What watches the server: new clients, before the fault, during it and after it.
@@ -236,8 +276,9 @@ impl Scenario {
             server.run.extend(value.into_iter().flat_map(|value| [format!("--{name}"), value]));
         };
         option("fault", self.fault.clone());
-        option("after-ms", Some(self.after_ms.to_string()));
-        option("lasts-ms", Some(self.lasts_ms.to_string()));
+        option("after-ms", Some((self.after_ms + self.fault_delay_ms).to_string()));
+        option("lasts-ms", Some((self.lasts_ms - self.fault_delay_ms).to_string()));
+        option("accept", self.accept.clone());
         option("backlog", self.backlog.map(|backlog| backlog.to_string()));
         option("entries", self.entries.map(|entries| entries.to_string()));
         Ok(server)
@@ -253,6 +294,7 @@ impl Scenario {
         let stalls = self.stalls.iter().any(|name| name == runtime);
         Expectation {
             truth,
+            then: self.then.as_deref().filter(|_| is_naive),
             also,
             is_required: is_naive && stalls,
             is_healthy: self.class.is_none(),
@@ -272,7 +314,7 @@ impl Scenario {
 }
 
 impl Filter {
-    /// The servers that it selects.
+    /// The servers that it selects, where a scenario runs with them.
     pub(crate) fn programs(&self) -> &[Program] {
         self.server.as_ref().map_or(Program::ALL, slice::from_ref)
     }
@@ -313,7 +355,10 @@ impl Filter {
                     && (!is_quick || quick.contains(name))
             });
         }
-        kept.retain(|scenario| !scenario.runtimes.is_empty());
+        kept.retain(|scenario| {
+            let mut programs = self.programs().iter();
+            !scenario.runtimes.is_empty() && programs.any(|program| scenario.runs_with(*program))
+        });
         if kept.is_empty() {
             return Err(Failure::new("nothing of the lab is left to be run"));
         }
@@ -372,6 +417,23 @@ mod tests {
     }
 
     #[test]
+    fn a_second_fault_begins_later_and_ends_with_the_first() {
+        let text = PLAN.replace(
+            "fault =",
+            "then = \"blocked_log\"\nfault-delay-ms = 400\naccept = \"many\"\nnaive-only = true\nfault =",
+        );
+        let [blocked, healthy] = &*parse(&text).unwrap() else { panic!() };
+        let then = |program| blocked.expectation(program, "tokio").then;
+        assert_eq!((then(Program::Naive), then(Program::Ours)), (Some("blocked_log"), None));
+        let server = blocked.server(Program::Naive, "tokio", &Servers::read().unwrap()).unwrap();
+        assert!(server.run.join(" ").ends_with("--after-ms 1400 --lasts-ms 600 --accept many"));
+        assert!(!blocked.runs_with(Program::Ours) && healthy.runs_with(Program::Ours));
+        let ours = Filter { server: Some(Program::Ours), ..Filter::default() };
+        let kept = ours.apply(parse(&text).unwrap(), false).unwrap();
+        assert!(kept.iter().map(|scenario| &scenario.name).eq(["healthy"]));
+    }
+
+    #[test]
     fn what_is_wrong_with_a_scenario_is_named() {
         for (right, wrong, why) in [
             ("\"blocked_loop\"", "\"blocked\"", "there is no class \"blocked\": there are accept_"),
@@ -385,6 +447,12 @@ mod tests {
             ("rate = 10", "rat = 10", "observer: "),
             ("fault =", "loads = [{ command = \"ecco\" }]\nfault =", "unknown variant `ecco`"),
             ("lasts-ms = 1000", "lasts-ms = 700000", "lasts-ms: at most 600000, found 700000"),
+            (
+                "fault =",
+                "fault-delay-ms = 1001\nfault =",
+                "fault-delay-ms: 1001 is over lasts-ms, 1000",
+            ),
+            ("fault =", "then = \"it\"\nfault =", "there is no class \"it\""),
             ("fault =", "neighbours = 65\nfault =", "neighbours: at most 64, found 65"),
             ("\"healthy\"", "\"a <blocked> loop\"", "there are two of that name"),
         ] {

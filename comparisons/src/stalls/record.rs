@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use toml::value::{Datetime, Offset};
 
 /// At most this much is read of an answer: 32 incidents with all their evidence are a few MiB.
 const ANSWER_BYTES_MAX: u64 = 32 << 20;
@@ -165,11 +166,12 @@ pub(crate) fn add(incidents: &mut Vec<Incident>, mut incident: Incident, unix_ms
     }
 }
 
-/// The stalls in a server's log of JSON lines that are not among `known`, as if the last of what was told had come at
-/// `unix_ms`. A line has the first class of a stall alone. Other lines are skipped; so is one that was cut.
-pub(crate) fn only_in_log(log: &str, known: &[Incident], unix_ms: f64) -> Vec<Incident> {
+/// The stalls in a server's log of JSON lines that are not among `known`. A line has the first class of a stall alone.
+/// Other lines are skipped; so is one that was cut.
+pub(crate) fn only_in_log(log: &str, known: &[Incident]) -> Vec<Incident> {
     #[derive(Deserialize)]
     struct Line {
+        timestamp: String,
         level: String,
         fields: Fields,
     }
@@ -183,7 +185,8 @@ pub(crate) fn only_in_log(log: &str, known: &[Incident], unix_ms: f64) -> Vec<In
     }
     let mut incidents: Vec<Incident> = Vec::new();
     for line in log.lines() {
-        let Ok(Line { level, fields }) = serde_json::from_str(line) else { continue };
+        let Ok(Line { timestamp, level, fields }) = serde_json::from_str(line) else { continue };
+        let Some(unix_ms) = unix_ms_of(&timestamp) else { continue };
         if known.iter().any(|incident| incident.id == fields.id) {
             continue;
         }
@@ -203,11 +206,31 @@ pub(crate) fn only_in_log(log: &str, known: &[Incident], unix_ms: f64) -> Vec<In
             seen_unix_ms: BTreeMap::new(),
             led_unix_ms: BTreeMap::new(),
         };
-        incidents.retain(|before| before.id != incident.id);
-        incidents.push(incident);
+        add(&mut incidents, incident, unix_ms);
     }
     incidents
 }
+
+/// A time of a log (RFC 3339, in UTC) in ms since 1970.
+fn unix_ms_of(timestamp: &str) -> Option<f64> {
+    let Datetime { date: Some(date), time: Some(time), offset: Some(Offset::Z) } =
+        timestamp.parse().ok()?
+    else {
+        return None;
+    };
+    // Years begin in March here, so that the day that some of them lack is their last.
+    let is_early = date.month <= 2;
+    let year = i64::from(date.year) - i64::from(is_early);
+    let month = i64::from(date.month) + if is_early { 9 } else { -3 };
+    let days_of_year = (153 * month + 2) / 5 + i64::from(date.day) - 1;
+    let days = 365 * year + year / 4 - year / 100 + year / 400 + days_of_year - DAYS_TO_1970;
+    let minutes = (days * 24 + i64::from(time.hour)) * 60 + i64::from(time.minute);
+    let ms = f64::from(time.nanosecond) / 1e6;
+    Some((minutes * 60 + i64::from(time.second)) as f64 * 1e3 + ms)
+}
+
+/// From 1 March of the year 0 to 1 January 1970.
+const DAYS_TO_1970: i64 = 719_468;
 
 /// Asks a server for `/stalls`. None if it does not have that page.
 ///
@@ -279,8 +302,8 @@ mod tests {
     fn a_log_has_what_was_told_last() {
         let line = |level: &str, id: u32, class: &str| {
             format!(
-                "{{\"timestamp\":\"t\",\"level\":\"{level}\",\"fields\":{{\"message\":\"m\",\"id\":{id},\
-                 \"worker\":\"0\",\"class\":\"{class}\",\"lasted_ms\":60,\"suppressed\":0}}}}\n"
+                "{{\"timestamp\":\"2026-11-23T15:39:16.5Z\",\"level\":\"{level}\",\
+                 \"fields\":{{\"message\":\"m\",\"id\":{id},\"worker\":\"0\",\"class\":\"{class}\",\"lasted_ms\":60,\"suppressed\":0}}}}\n"
             )
         };
         let text = "{\"level\":\"INFO\",\"fields\":{\"message\":\"listening\"}}\nno JSON\n"
@@ -290,9 +313,24 @@ mod tests {
             + &line("INFO", 2, "blocked_loop")
             + "{\"level\":";
         let known = [Incident::of(&["blocked_loop"], 1.0)];
-        let [incident] = &*only_in_log(&text, &known, 9.0) else { panic!() };
+        let [incident] = &*only_in_log(&text, &known) else { panic!() };
         assert_eq!((incident.class(), incident.is_ongoing), ("blocked_loop", false));
-        assert_eq!(only_in_log(&text, &[], 9.0).len(), 2);
+        let at = 1_795_448_356_500.0;
+        assert_eq!((incident.began_unix_ms, incident.led("blocked_loop")), (at - 60.0, Some(at)));
+        assert_eq!(only_in_log(&text, &[]).len(), 2);
+    }
+
+    #[test]
+    fn a_time_of_a_log_is_since_1970() {
+        for (timestamp, unix_ms) in [
+            ("1970-01-01T00:00:00Z", Some(0.0)),
+            ("2000-02-29T23:59:59.25Z", Some(951_868_799_250.0)),
+            ("2000-03-01T00:00:00Z", Some(951_868_800_000.0)),
+            ("2000-03-01T00:00:00+01:00", None),
+            ("15:39:16", None),
+        ] {
+            assert_eq!(unix_ms_of(timestamp), unix_ms, "{timestamp}");
+        }
     }
 
     #[test]

@@ -15,16 +15,16 @@ use crate::matrix::host::Host;
 use crate::matrix::results;
 
 /// The format of the file.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// A run recovers within so long, for the summary.
 pub(crate) const RECOVERY_MS_MAX: f64 = 1_000.0;
 
-/// A stall of our server is at most so long, for the summary.
+/// A client of our server waits at most so long, for the summary.
 pub(crate) const OUR_STALL_MS_MAX: f64 = 100.0;
 
 /// The order of the runtimes in reports, whichever a run begins with. Others come after them.
-const RUNTIMES: [&str; 5] = ["tokio", "tokio-uring", "compio", "monoio", "glommio"];
+const RUNTIMES: [&str; 6] = ["tokio", "tokio-multi", "tokio-uring", "compio", "monoio", "glommio"];
 
 /// So many right runs of a cell keep their details, some tens of KB each.
 const DETAILED_MAX: usize = 3;
@@ -93,7 +93,7 @@ impl Results {
         let mut cells = Vec::new();
         for (number, scenario) in scenarios.iter().enumerate() {
             for runtime in &scenario.runtimes {
-                for &program in programs {
+                for &program in programs.iter().filter(|program| scenario.runs_with(**program)) {
                     let runtime = runtime.clone();
                     cells.push(Cell { scenario: number, runtime, program, runs: Vec::new() });
                 }
@@ -127,69 +127,24 @@ impl Results {
 
     /// What was right, a sentence for each subject. Empty if nothing was run.
     pub(crate) fn summary(&self) -> Vec<String> {
-        let runs = |is_meant: &dyn Fn(&Cell) -> bool| -> Vec<&Run> {
-            let cells = self.cells.iter().filter(|cell| is_meant(cell));
-            cells.flat_map(|cell| cell.runs.iter().filter_map(|run| run.as_ref().ok())).collect()
-        };
         let must =
             |cell: &Cell| self.scenario(cell).expectation(cell.program, &cell.runtime).is_required;
         let is_healthy = |cell: &Cell| self.scenario(cell).class.is_none();
-        let right = |runs: &[&Run]| {
-            let is_right = |run: &&&Run| run.outcome == Outcome::Right;
-            let asked = runs.iter().filter(|run| run.outcome != Outcome::NotAsked);
-            (asked.clone().filter(is_right).count(), asked.count())
-        };
         let mut sentences = Vec::new();
-        let stalled = right(&runs(&must));
-        if stalled.1 > 0 {
-            let (right, all) = stalled;
+        if let Some(counted) = right(&self.runs(must)) {
             sentences.push(format!(
-                "Naive servers that stall: the verdict was right, and came while the stall lasted, in {right} of {all} runs."
+                "Naive servers that stall: the verdict was right, and came while the stall lasted, in {counted} runs."
             ));
         }
-        let others = right(&runs(&|cell| !must(cell) && !is_healthy(cell)));
-        if others.1 > 0 {
-            let (right, all) = others;
-            sentences.push(format!(
-                "Servers that need not stall: no false verdict in {right} of {all} runs."
-            ));
+        if let Some(counted) = right(&self.runs(|cell| !must(cell) && !is_healthy(cell))) {
+            sentences
+                .push(format!("Servers that need not stall: no false verdict in {counted} runs."));
         }
-        let healthy = right(&runs(&is_healthy));
-        if healthy.1 > 0 {
-            let (right, all) = healthy;
-            sentences.push(format!("Healthy servers: no verdict in {right} of {all} runs."));
+        if let Some(counted) = right(&self.runs(is_healthy)) {
+            sentences.push(format!("Healthy servers: no verdict in {counted} runs."));
         }
-        let is_ours = |cell: &Cell| cell.program == Program::Ours;
-        let own = runs(&|cell| is_ours(cell) && !self.scenario(cell).environment);
-        if !own.is_empty() {
-            let is_short = |run: &&&Run| run.figures.longest_stall_ms <= OUR_STALL_MS_MAX;
-            let short = own.iter().filter(is_short).count();
-            let long = || own.iter().filter(|run| !is_short(run));
-            let busy = long().filter(|run| run.figures.is_client_busy()).count();
-            let but = match busy {
-                0 => String::new(),
-                busy => format!(
-                    " In {busy} of the other {} the clients used over {CLIENT_CPU_PERCENT_MAX} % of their core: they may \
-                     have waited for themselves.",
-                    long().count()
-                ),
-            };
-            sentences.push(format!(
-                "This project's server: no stall over {OUR_STALL_MS_MAX} ms in {short} of {} runs in which nothing was \
-                 done to it.{but}",
-                own.len(),
-            ));
-        }
-        let ours = runs(&is_ours);
-        if !ours.is_empty() {
-            let recovers =
-                |run: &&&Run| run.figures.recovery_ms.is_some_and(|ms| ms <= RECOVERY_MS_MAX);
-            let recovered = ours.iter().filter(recovers).count();
-            sentences.push(format!(
-                "This project's server: recovered within 1 s in {recovered} of {} runs.",
-                ours.len(),
-            ));
-        }
+        sentences.extend(self.our_waits());
+        sentences.extend(self.our_recovery());
         let all = self.cells.iter().flat_map(|cell| &cell.runs);
         let failed = all.filter(|run| run.is_err()).count();
         if failed > 0 {
@@ -197,6 +152,59 @@ impl Results {
         }
         sentences
     }
+
+    /// How long clients of our server waited where nothing but the server and its load made them wait.
+    fn our_waits(&self) -> Option<String> {
+        let is_own =
+            |cell: &Cell| cell.program == Program::Ours && !self.scenario(cell).environment;
+        let own = self.runs(is_own);
+        let is_short = |run: &&Run| run.figures.longest_stall_ms <= OUR_STALL_MS_MAX;
+        let (short, long): (Vec<&Run>, Vec<&Run>) = own.iter().copied().partition(is_short);
+        let busy = long.iter().filter(|run| run.figures.is_client_busy()).count();
+        let but = match busy {
+            0 => String::new(),
+            busy => format!(
+                " In {busy} of the other {} the clients used over {CLIENT_CPU_PERCENT_MAX} % of their core: they may \
+                 have waited for themselves.",
+                long.len()
+            ),
+        };
+        (!own.is_empty()).then(|| {
+            format!(
+                "This project's server: no client waited over {OUR_STALL_MS_MAX} ms in {} of {} runs in which nothing \
+                 but the server and its load made clients wait.{but}",
+                short.len(),
+                own.len(),
+            )
+        })
+    }
+
+    fn our_recovery(&self) -> Option<String> {
+        let ours = self.runs(|cell| cell.program == Program::Ours);
+        let recovers =
+            |run: &&&Run| run.figures.recovery_ms.is_some_and(|ms| ms <= RECOVERY_MS_MAX);
+        let recovered = ours.iter().filter(recovers).count();
+        (!ours.is_empty()).then(|| {
+            format!(
+                "This project's server: recovered within 1 s in {recovered} of {} runs.",
+                ours.len()
+            )
+        })
+    }
+
+    /// The runs of some cells, without void ones.
+    fn runs(&self, is_meant: impl Fn(&Cell) -> bool) -> Vec<&Run> {
+        let cells = self.cells.iter().filter(|cell| is_meant(cell));
+        cells.flat_map(|cell| cell.runs.iter().filter_map(|run| run.as_ref().ok())).collect()
+    }
+}
+
+/// How many runs were right of those whose server could be asked; none if there are none.
+fn right(runs: &[&Run]) -> Option<String> {
+    let asked = runs.iter().filter(|run| run.outcome != Outcome::NotAsked);
+    let right = asked.clone().filter(|run| run.outcome == Outcome::Right).count();
+    let asked = asked.count();
+    (asked > 0).then(|| format!("{right} of {asked}"))
 }
 
 impl Run {
@@ -221,8 +229,8 @@ impl Cell {
         self.runs.push(run);
     }
 
-    /// The run that reports show: the first whose verdict is not right, else the one with the longest stall of those with
-    /// details. None if all are void.
+    /// The run that reports show: the first whose verdict is not right, else the one with the longest stall of those
+    /// with details. None if all are void.
     pub(crate) fn shown(&self) -> Option<&Run> {
         let runs = || self.runs.iter().filter_map(|run| run.as_ref().ok());
         let detailed = || runs().filter(|run| run.details.is_some());
@@ -249,7 +257,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::matrix::servers::Servers;
     use crate::stalls::figures::tests::observer;
-    use crate::stalls::judge;
+    use crate::stalls::judge::{self, FaultTimes};
 
     pub(crate) const PLAN: &str = r#"
         after-ms = 1000
@@ -276,16 +284,26 @@ pub(crate) mod tests {
         let incidents: Vec<_> =
             classes.iter().map(|class| Incident::of(&[class], 10_200.0)).collect();
         let expectation = scenario.expectation(cell.program, &cell.runtime);
+        let [began, ended] = fault_unix_ms;
+        let times = FaultTimes { began, then_began: began, ended };
         Run {
             listening_unix_ms: 10_000.0,
             fault_unix_ms,
             figures: Figures::of(&report, &[], 5_000.0, fault_unix_ms[1]).unwrap(),
-            outcome: judge::judge(expectation, &incidents, fault_unix_ms),
+            outcome: judge::judge(expectation, &incidents, times, &[]),
             incidents,
             details: Some(Details {
                 clients: report.arrivals.unwrap().timeline.unwrap(),
                 late_ms: vec![[10_050.0, 1.0], [10_200.0, 150.0]],
-                samples: vec![Sample { unix_ms: 10_100.0, queue: 3, descriptors: 20 }; 2],
+                samples: vec![
+                    Sample {
+                        unix_ms: 10_100.0,
+                        queue: 3,
+                        descriptors: 20,
+                        cpu_wait_ms: 1.0
+                    };
+                    2
+                ],
             }),
         }
     }
@@ -353,7 +371,8 @@ pub(crate) mod tests {
             Naive servers that stall: the verdict was right, and came while the stall lasted, in 1 of 2 runs.\n\
             Servers that need not stall: no false verdict in 2 of 2 runs.\n\
             Healthy servers: no verdict in 4 of 4 runs.\n\
-            This project's server: no stall over 100 ms in 4 of 4 runs in which nothing was done to it.\n\
+            This project's server: no client waited over 100 ms in 4 of 4 runs in which nothing but the server and its \
+            load made clients wait.\n\
             This project's server: recovered within 1 s in 4 of 4 runs.\n\
             Void: 8 runs.";
         assert_eq!(summary, expected);
@@ -369,7 +388,15 @@ pub(crate) mod tests {
             run.figures.client_cpu_percent = cpu_percent;
         }
         let summary = results.summary().join("\n");
-        let expected = "in 2 of 4 runs in which nothing was done to it. In 1 of the other 2 the clients used over 90 % of";
+        assert!(
+            summary.contains("waited over 100 ms in 2 of 4 runs in which nothing but"),
+            "{summary}"
+        );
+        let expected = "wait. In 1 of the other 2 the clients used over 90 % of";
         assert!(summary.contains(expected), "{summary}");
+        // Where all servers' clients have to wait, ours is not judged by their waits.
+        results.scenarios[0].environment = true;
+        let summary = results.summary().join("\n");
+        assert!(summary.contains("waited over 100 ms in 2 of 2 runs"), "{summary}");
     }
 }

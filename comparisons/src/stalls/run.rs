@@ -10,7 +10,7 @@ use clap::Args;
 use super::measure::Lab;
 use super::plan::{Filter, Program, Scenario};
 use super::results::Results;
-use super::{Failure, html, terminal};
+use super::{Failure, html, markdown, terminal};
 use crate::matrix::credentials::Credentials;
 use crate::matrix::host::Host;
 use crate::matrix::interrupt::Interrupt;
@@ -71,6 +71,7 @@ impl Options {
         results.save(&folder)?;
         let report = folder.join("report.html");
         write(&report, html::page(&results).as_bytes())?;
+        write(&folder.join("table.md"), markdown::text(&results).as_bytes())?;
         // The reader may have closed the pipe.
         let _ =
             write!(io::stdout(), "{}\nReport: {}\n", terminal::text(&results), report.display());
@@ -136,8 +137,8 @@ impl Options {
 /// An estimate of how long all cells take, each run once, in seconds.
 fn seconds(scenarios: &[Scenario], programs: &[Program]) -> f64 {
     let of = |scenario: &Scenario| {
-        let runs = scenario.runtimes.len() * programs.len();
-        runs as f64 * scenario.run_seconds()
+        let programs = programs.iter().filter(|program| scenario.runs_with(**program)).count();
+        (scenario.runtimes.len() * programs) as f64 * scenario.run_seconds()
     };
     scenarios.iter().map(of).sum()
 }
@@ -150,7 +151,7 @@ fn all_servers(
     let mut all = Vec::new();
     for scenario in scenarios {
         for runtime in &scenario.runtimes {
-            for &program in programs {
+            for &program in programs.iter().filter(|program| scenario.runs_with(**program)) {
                 all.push(scenario.server(program, runtime, servers).map_err(Failure::new)?);
             }
         }
@@ -203,7 +204,7 @@ mod tests {
         let is_healthy = |(name, runtimes): &(String, Vec<String>)| {
             name.contains("healthy") && runtimes.len() == 5
         };
-        assert!(healthy.len() == 3 && healthy.iter().all(is_healthy), "{healthy:?}");
+        assert!(healthy.len() == 4 && healthy.iter().all(is_healthy), "{healthy:?}");
         for (unknown, named) in [
             ("--scenario turbo", "no scenario \"turbo\": it has accept starvation, "),
             ("--runtime tokoi", "no runtime \"tokoi\": it has compio, "),

@@ -1,4 +1,5 @@
-//! What can be seen of a server from outside: its accept queue, its descriptors, and what its `/stalls` says.
+//! What can be seen of a server from outside: its accept queue, its descriptors, how long it waits for a CPU, and what
+//! its `/stalls` says.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::record::{self, Incident};
+use super::scheduler::Threads;
 use crate::matrix::program::on_core;
 
 /// How often the server is looked at.
@@ -22,14 +24,16 @@ const ASK: Duration = Duration::from_millis(500);
 /// More samples are not kept. That is more than a run of 20 minutes has.
 const SAMPLES_MAX: usize = 25_000;
 
-/// A server's accept queue and descriptors at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// What a server has at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Sample {
     pub(crate) unix_ms: f64,
     /// Connections that wait for accept.
     pub(crate) queue: u32,
     pub(crate) descriptors: u32,
+    /// How long its worker was ready to run and had no CPU, since the sample before. The first has that from its start.
+    pub(crate) cpu_wait_ms: f64,
 }
 
 /// All that was seen.
@@ -49,8 +53,8 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Begins to look at the process `pid`, which listens at `addr` and may have a page of incidents at `admin`. It runs
-    /// on `core`, which is not that of the server.
+    /// Begins to look at the process `pid`, which listens at `addr` and may have a page of incidents at `admin`. It
+    /// runs on `core`, which is not that of the server.
     ///
     /// # Errors
     /// The thread cannot be started.
@@ -86,12 +90,14 @@ impl Drop for Watch {
 
 fn look(pid: u32, port: u16, mut admin: Option<SocketAddr>, is_over: &AtomicBool) -> Seen {
     let mut seen = Seen::default();
+    let mut threads = Threads::of(pid);
     let mut asked: Option<Instant> = None;
     while !is_over.load(Relaxed) && seen.samples.len() < SAMPLES_MAX {
         seen.samples.push(Sample {
             unix_ms: unix_ms(),
             queue: queue(pid, port).unwrap_or(0),
             descriptors: descriptors(pid).unwrap_or(0),
+            cpu_wait_ms: threads.waited_ms(),
         });
         if asked.is_none_or(|asked| asked.elapsed() >= ASK) {
             asked = Some(Instant::now());

@@ -1,0 +1,51 @@
+//! The results as a table in Markdown, for a record.
+
+use std::fmt::Write;
+
+use super::results::Results;
+use super::terminal;
+
+/// A heading, what was right, and a row for each cell.
+pub(crate) fn text(results: &Results) -> String {
+    let mut text = format!("`{}`, {}:\n\n", results.command, results.host.date);
+    for sentence in results.summary() {
+        text += &format!("- {sentence}\n");
+    }
+    text += "\n| scenario | runtime | server | runs | longest wait | waits over 1 s | recovery | verdict |\n";
+    text += "|---|---|---|--:|--:|--:|--:|---|\n";
+    for cell in &results.cells {
+        let scenario = results.scenario(cell);
+        let (name, program) = (&scenario.name, cell.program.name());
+        write!(text, "| {name} | {} | {program} | {} | ", cell.runtime, cell.runs.len())
+            .expect("a string takes everything");
+        text += &match terminal::worst(cell) {
+            Some((longest, delayed, recovery)) => {
+                let recovery = recovery.map_or_else(|| "never".to_owned(), terminal::time);
+                format!("{} | {delayed} | {recovery}", terminal::time(longest))
+            }
+            None => "– | – | –".to_owned(),
+        };
+        let verdicts = terminal::verdicts(scenario, cell) + &terminal::client(cell);
+        text += &format!(" | {verdicts} |\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stalls::results::tests::results;
+
+    #[test]
+    fn each_cell_has_a_row() {
+        let text = text(&results());
+        for row in [
+            "| a <blocked> loop | tokio | naive | 2 | 800 ms | 0 | 700 ms | 1/2 right, 1/2 void |",
+            "| healthy | monoio | ours | 2 | 2 ms | 0 | 0 ms | 1/2 right, 1/2 void |",
+        ] {
+            assert!(text.lines().any(|line| line == row), "{row}\n{text}");
+        }
+        assert_eq!(text.lines().filter(|line| line.starts_with('|')).count(), 2 + 8);
+        assert!(text.starts_with("`cargo stalls`, ") && text.contains("\n- Void: 8 runs.\n"));
+    }
+}
