@@ -20,6 +20,8 @@ pub(crate) struct Figures {
     pub(crate) delayed: u64,
     /// Connections that failed.
     pub(crate) failed: u64,
+    /// Connections of the load that were accepted, answered and closed in a second; none if it has no `churn`.
+    pub(crate) accepted_per_s: Option<f64>,
     /// From the end of the fault until the last delayed client was answered; zero if none was delayed then. None if the
     /// last clients of the run failed or had no answer.
     pub(crate) recovery_ms: Option<f64>,
@@ -53,6 +55,10 @@ impl Figures {
             longest_stall_ms: longest_wait_ms(timeline).max(timeline.stalls.longest_ms),
             delayed: over_1_s + never + of_bursts + of_connections,
             failed: failed + errors,
+            accepted_per_s: loads
+                .iter()
+                .filter_map(|load| Some(load.churn.as_ref()?.done_per_s))
+                .reduce(|a, b| a + b),
             recovery_ms: recovery_ms(timeline, patience_ms, fault_ends),
             client_cpu_percent: all().map(|load| load.client.cpu_percent).sum(),
         })
@@ -92,7 +98,7 @@ fn recovery_ms(timeline: &Timeline, patience_ms: f64, fault_ends: f64) -> Option
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::load::report::Burst;
+    use crate::load::report::{Burst, Churn};
     use crate::load::{Series, Stalls, Tally};
 
     const BEGAN: f64 = 10_000.0;
@@ -156,12 +162,14 @@ pub(crate) mod tests {
         observer.client.cpu_percent = 50.0;
         let mut churn = Report::new(1.0, 1, &Tally::default());
         churn.connections.opened_over_1_s = 5;
+        churn.churn = Some(Churn { done_per_s: 7.5, ..Churn::default() });
         churn.client.cpu_percent = 10.0;
         if let Some(timeline) = observer.arrivals.as_mut().and_then(|it| it.timeline.as_mut()) {
             timeline.stalls.longest_ms = 800.0;
         }
         let mut figures = Figures::of(&observer, &[burst, churn], PATIENCE_MS, BEGAN).unwrap();
         assert_eq!((figures.delayed, figures.failed), (19, 6));
+        assert_eq!(figures.accepted_per_s, Some(7.5));
         assert_eq!((figures.longest_stall_ms, figures.client_cpu_percent), (800.0, 90.0));
         assert!(!figures.is_client_busy());
         figures.client_cpu_percent = 91.0;

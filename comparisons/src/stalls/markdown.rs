@@ -4,15 +4,17 @@ use std::fmt::Write;
 
 use super::results::Results;
 use super::terminal;
+use crate::matrix::axis::grouped;
 
-/// A heading, what was right, and a row for each cell.
+/// The command, what was right, and a row for each cell. A figure is the worst of its runs.
 pub(crate) fn text(results: &Results) -> String {
     let mut text = format!("`{}`, {}:\n\n", results.command, results.host.date);
     for sentence in results.summary() {
         text += &format!("- {sentence}\n");
     }
-    text += "\n| scenario | runtime | server | runs | longest wait | waits over 1 s | recovery | verdict |\n";
-    text += "|---|---|---|--:|--:|--:|--:|---|\n";
+    text += "\n| scenario | runtime | server | runs | longest wait | waits over 1 s | recovery | accepts a second |";
+    text += " verdict |\n";
+    text += "|---|---|---|--:|--:|--:|--:|--:|---|\n";
     for cell in &results.cells {
         let scenario = results.scenario(cell);
         let (name, program) = (&scenario.name, cell.program.name());
@@ -25,8 +27,11 @@ pub(crate) fn text(results: &Results) -> String {
             }
             None => "– | – | –".to_owned(),
         };
+        let runs = cell.runs.iter().filter_map(|run| run.as_ref().ok());
+        let accepted = runs.filter_map(|run| run.figures.accepted_per_s).reduce(f64::min);
+        let accepted = accepted.map_or_else(|| "–".to_owned(), |least| grouped(least.round()));
         let verdicts = terminal::verdicts(scenario, cell) + &terminal::client(cell);
-        text += &format!(" | {verdicts} |\n");
+        text += &format!(" | {accepted} | {verdicts} |\n");
     }
     text
 }
@@ -38,10 +43,14 @@ mod tests {
 
     #[test]
     fn each_cell_has_a_row() {
-        let text = text(&results());
+        let mut results = results();
+        if let Ok(run) = &mut results.cells[0].runs[0] {
+            run.figures.accepted_per_s = Some(1_499.6);
+        }
+        let text = text(&results);
         for row in [
-            "| a <blocked> loop | tokio | naive | 2 | 800 ms | 0 | 700 ms | 1/2 right, 1/2 void |",
-            "| healthy | monoio | ours | 2 | 2 ms | 0 | 0 ms | 1/2 right, 1/2 void |",
+            "| a <blocked> loop | tokio | naive | 2 | 800 ms | 0 | 700 ms | 1,500 | 1/2 right, 1/2 void |",
+            "| healthy | monoio | ours | 2 | 2 ms | 0 | 0 ms | – | 1/2 right, 1/2 void |",
         ] {
             assert!(text.lines().any(|line| line == row), "{row}\n{text}");
         }

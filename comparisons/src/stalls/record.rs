@@ -303,7 +303,8 @@ mod tests {
         let line = |level: &str, id: u32, class: &str| {
             format!(
                 "{{\"timestamp\":\"2026-11-23T15:39:16.5Z\",\"level\":\"{level}\",\
-                 \"fields\":{{\"message\":\"m\",\"id\":{id},\"worker\":\"0\",\"class\":\"{class}\",\"lasted_ms\":60,\"suppressed\":0}}}}\n"
+                 \"fields\":{{\"message\":\"m\",\"id\":{id},\"worker\":\"0\",\"class\":\"{class}\",\
+                 \"lasted_ms\":60,\"suppressed\":0}}}}\n"
             )
         };
         let text = "{\"level\":\"INFO\",\"fields\":{\"message\":\"listening\"}}\nno JSON\n"
