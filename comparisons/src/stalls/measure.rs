@@ -22,6 +22,9 @@ use crate::matrix::interrupt::Interrupt;
 use crate::matrix::program::{Placement, Running, SERVER_STDERR, limited, programs};
 use crate::matrix::servers::Servers;
 
+/// The file in the folder of a run that holds what the last naive server recorded.
+pub(crate) const EVENTS: &str = "events.jsonl";
+
 /// At most this much is read of a file of events: a run of ten minutes has some MiB.
 const EVENTS_BYTES_MAX: u64 = 256 << 20;
 
@@ -55,6 +58,16 @@ struct Started {
     since_unix_ms: f64,
 }
 
+/// What clients saw of a server.
+struct Driven {
+    /// The observer's.
+    report: Report,
+    loads: Vec<Report>,
+    loads_ended_unix_ms: f64,
+    /// Reads the server's log, if nobody did before.
+    drained: Option<JoinHandle<()>>,
+}
+
 impl Lab<'_> {
     /// Runs a scenario once.
     ///
@@ -77,24 +90,8 @@ impl Lab<'_> {
             .map_err(|error| Failure::new(format!("cannot watch the server: {error}")))?;
 
         let observer = scenario.observer().map_err(Failure::new)?;
-        let observing = self.load(&observer, "observer", &started, network)?;
-        let after = Duration::from_millis(scenario.after_ms.into());
-        let until = after + Duration::from_millis(scenario.lasts_ms.into());
-        self.pause_until(&started, after)?;
-        let loads = (0..).zip(&scenario.loads);
-        let loads: Result<Vec<_>, _> = loads
-            .map(|(number, load)| self.load(load, &format!("load-{number}"), &started, network))
-            .collect();
-        let deaf = scenario.deaf.map(|deaf| DeafClients::start(addr, deaf));
-        let neighbours = Neighbours::start(scenario.neighbours, self.server_core)?;
-        self.pause_until(&started, until)?;
-        drop((deaf, neighbours));
-        let drained = started.log.take().map(drain);
-
-        let loads = loads?.into_iter().map(|load| self.report(load));
-        let loads = loads.collect::<Result<Vec<_>, _>>()?;
-        let loads_ended_unix_ms = unix_ms();
-        let report = self.report(observing)?;
+        let Driven { report, loads, loads_ended_unix_ms, drained } =
+            self.drive(scenario, &observer, &mut started, network)?;
         let mut seen = watch.finish();
         let is_healthy = scenario.class.is_none();
         if program == Program::Ours && (is_healthy || network.is_some()) {
@@ -132,6 +129,35 @@ impl Lab<'_> {
         })
     }
 
+    /// Lets clients come, before the fault, during it and after it.
+    fn drive(
+        &self,
+        scenario: &Scenario,
+        observer: &Load,
+        started: &mut Started,
+        network: Option<&Namespace>,
+    ) -> Result<Driven, Failure> {
+        let observing = self.load(observer, "observer", started, network)?;
+        let after = Duration::from_millis(scenario.after_ms.into());
+        let until = after + Duration::from_millis(scenario.lasts_ms.into());
+        self.pause_until(started, after)?;
+        let loads = (0..).zip(&scenario.loads);
+        let loads: Result<Vec<_>, _> = loads
+            .map(|(number, load)| self.load(load, &format!("load-{number}"), started, network))
+            .collect();
+        let deaf = scenario.deaf.map(|deaf| DeafClients::start(started.running.addr, deaf));
+        let neighbours = Neighbours::start(scenario.neighbours, self.server_core)?;
+        self.pause_until(started, until)?;
+        drop((deaf, neighbours));
+        let drained = started.log.take().map(drain);
+
+        let loads = loads?.into_iter().map(|load| self.report(load));
+        let loads = loads.collect::<Result<Vec<_>, _>>()?;
+        let loads_ended_unix_ms = unix_ms();
+        let report = self.report(observing)?;
+        Ok(Driven { report, loads, loads_ended_unix_ms, drained })
+    }
+
     fn start(
         &self,
         scenario: &Scenario,
@@ -140,7 +166,7 @@ impl Lab<'_> {
         network: Option<&Namespace>,
     ) -> Result<Started, Failure> {
         let server = scenario.server(program, runtime, self.servers).map_err(Failure::new)?;
-        let events = self.folder.join("events.jsonl");
+        let events = self.folder.join(EVENTS);
         // Those of the run before.
         let _ = fs::remove_file(&events);
         let mut words = network.map_or_else(Vec::new, |network| network.entered().to_vec());

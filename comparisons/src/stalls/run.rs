@@ -7,7 +7,7 @@ use std::{env, fs};
 
 use clap::Args;
 
-use super::measure::Lab;
+use super::measure::{EVENTS, Lab};
 use super::plan::{Filter, Program, Scenario};
 use super::results::Results;
 use super::{Failure, html, markdown, terminal};
@@ -129,7 +129,9 @@ impl Options {
             }
             results.save(folder)?;
         }
-        let _ = fs::remove_file(folder.join(SERVER_STDERR));
+        for of_last_server in [SERVER_STDERR, EVENTS] {
+            let _ = fs::remove_file(folder.join(of_last_server));
+        }
         Ok(())
     }
 }
