@@ -6,15 +6,16 @@ use super::results::Results;
 use super::terminal;
 use crate::matrix::axis::grouped;
 
-/// The command, what was right, and a row for each cell. A figure is the worst of its runs.
+/// The command, what was right, and a row for each cell. A figure is the worst of its runs. Where a server waited for a
+/// CPU though nothing was done to it, the machine had other work.
 pub(crate) fn text(results: &Results) -> String {
     let mut text = format!("`{}`, {}:\n\n", results.command, results.host.date);
     for sentence in results.summary() {
         text += &format!("- {sentence}\n");
     }
     text += "\n| scenario | runtime | server | runs | longest wait | waits over 1 s | recovery | accepts a second |";
-    text += " verdict |\n";
-    text += "|---|---|---|--:|--:|--:|--:|--:|---|\n";
+    text += " server waits for a CPU | verdict |\n";
+    text += "|---|---|---|--:|--:|--:|--:|--:|--:|---|\n";
     for cell in &results.cells {
         let scenario = results.scenario(cell);
         let (name, program) = (&scenario.name, cell.program.name());
@@ -27,11 +28,13 @@ pub(crate) fn text(results: &Results) -> String {
             }
             None => "– | – | –".to_owned(),
         };
-        let runs = cell.runs.iter().filter_map(|run| run.as_ref().ok());
-        let accepted = runs.filter_map(|run| run.figures.accepted_per_s).reduce(f64::min);
+        let runs = || cell.runs.iter().filter_map(|run| run.as_ref().ok());
+        let waited = runs().map(|run| run.cpu_wait_percent).reduce(f64::max);
+        let waited = waited.map_or_else(|| "–".to_owned(), |most| format!("{most:.0} %"));
+        let accepted = runs().filter_map(|run| run.figures.accepted_per_s).reduce(f64::min);
         let accepted = accepted.map_or_else(|| "–".to_owned(), |least| grouped(least.round()));
         let verdicts = terminal::verdicts(scenario, cell) + &terminal::client(cell);
-        text += &format!(" | {accepted} | {verdicts} |\n");
+        text += &format!(" | {accepted} | {waited} | {verdicts} |\n");
     }
     text
 }
@@ -49,8 +52,8 @@ mod tests {
         }
         let text = text(&results);
         for row in [
-            "| a <blocked> loop | tokio | naive | 2 | 800 ms | 0 | 700 ms | 1,500 | 1/2 right, 1/2 void |",
-            "| healthy | monoio | ours | 2 | 2 ms | 0 | 0 ms | – | 1/2 right, 1/2 void |",
+            "| a <blocked> loop | tokio | naive | 2 | 800 ms | 0 | 700 ms | 1,500 | 12 % | 1/2 right, 1/2 void |",
+            "| healthy | monoio | ours | 2 | 2 ms | 0 | 0 ms | – | 12 % | 1/2 right, 1/2 void |",
         ] {
             assert!(text.lines().any(|line| line == row), "{row}\n{text}");
         }

@@ -14,6 +14,7 @@ use super::network::Namespace;
 use super::plan::{BEFORE_END, Program, Scenario};
 use super::record::{Record, only_in_log};
 use super::results::{Details, Run};
+use super::scheduler::wait_percent;
 use super::stress::{DeafClients, Neighbours};
 use super::watch::{Seen, Watch, unix_ms};
 use crate::load::{Load, Report};
@@ -116,6 +117,7 @@ impl Lab<'_> {
             fault_unix_ms,
             figures: Figures::of(&report, &loads, patience_ms, fault_unix_ms[1])
                 .map_err(Failure::new)?,
+            cpu_wait_percent: wait_percent(&seen.samples),
             outcome: outcome(scenario, program, runtime, &seen, fault_unix_ms),
             incidents: seen.incidents.unwrap_or_default(),
             details: Some(Details {

@@ -65,6 +65,8 @@ pub(crate) struct Run {
     /// When the fault began and ended.
     pub(crate) fault_unix_ms: [f64; 2],
     pub(crate) figures: Figures,
+    /// For how much of the run its worker was ready to run and had no CPU, in per cent.
+    pub(crate) cpu_wait_percent: f64,
     pub(crate) outcome: Outcome,
     pub(crate) incidents: Vec<Incident>,
     /// None if it was as right as [`DETAILED_MAX`] other runs.
@@ -290,6 +292,7 @@ pub(crate) mod tests {
             listening_unix_ms: 10_000.0,
             fault_unix_ms,
             figures: Figures::of(&report, &[], 5_000.0, fault_unix_ms[1]).unwrap(),
+            cpu_wait_percent: 12.5,
             outcome: judge::judge(expectation, &incidents, times, &[]),
             incidents,
             details: Some(Details {

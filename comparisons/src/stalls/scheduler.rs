@@ -78,6 +78,13 @@ pub(super) fn is_waiting(samples: &[Sample], began_unix_ms: f64, lasted_ms: f64)
     waited >= SHARE_MIN * lasted_ms
 }
 
+/// For how much of the time between the first sample and the last a worker waited for a CPU, in per cent.
+pub(super) fn wait_percent(samples: &[Sample]) -> f64 {
+    let [first, after @ ..] = samples else { return 0.0 };
+    let waited: f64 = after.iter().map(|sample| sample.cpu_wait_ms).sum();
+    after.last().map_or(0.0, |last| waited * 100.0 / (last.unix_ms - first.unix_ms).max(1.0))
+}
+
 #[cfg(test)]
 mod tests {
     use std::process;
@@ -116,5 +123,8 @@ mod tests {
         assert!(!is_waiting(&samples, 1_000.0, 101.0));
         assert!(!is_waiting(&samples, 1_250.0, 600.0));
         assert!(!is_waiting(&[], 1_000.0, 100.0));
+        // The first has what was before it.
+        assert_eq!(wait_percent(&samples[..3]), 10.0);
+        assert_eq!((wait_percent(&samples[..1]), wait_percent(&[])), (0.0, 0.0));
     }
 }
