@@ -37,6 +37,23 @@ fn the_sample_of_the_readme_gets_its_verdict() {
     assert_eq!(judge(&incident.evidence), incident.verdict);
 }
 
+/// A ring of a thread that is blocked has entries that wait, too. They follow from the block.
+#[test]
+fn a_blocked_thread_explains_entries_that_wait() {
+    let evidence = |name: &str| -> Evidence {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/evidence");
+        let text = std::fs::read_to_string(format!("{folder}/{name}.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
+    };
+    let waiting = evidence("unsubmitted_entries-yield");
+    let mut blocked = evidence("blocked_loop-sleep");
+    blocked.looks.clone_from(&waiting.looks);
+    let classes: Vec<_> =
+        judge(&blocked).findings.iter().map(|finding| finding.class.name()).collect();
+    assert_eq!(classes, ["blocked_loop"]);
+    assert_eq!(judge(&waiting).class(), Class::UnsubmittedEntries);
+}
+
 /// What a debugger or a signal has stopped, or what has ended, does not stall.
 #[test]
 fn a_stopped_thread_gets_no_verdict() {

@@ -84,7 +84,7 @@ fn full_listener(evidence: &Evidence) -> Option<(&Listener, String)> {
 
 /// The queue does not get empty while the loop runs. While entries are not submitted, accepts are not either.
 pub(super) fn starvation(evidence: &Evidence) -> Option<Finding> {
-    if super::ring::unsubmitted_entries(evidence).is_some() {
+    if super::ring::waiting_entries(evidence).is_some() {
         return None;
     }
     let (listener, run) = stuck_listener(evidence)?;
@@ -152,7 +152,7 @@ pub(super) fn lost_accept(evidence: &Evidence) -> Option<Finding> {
 /// Clients whose requests nobody has read. While entries are not submitted, nobody reads either.
 fn never_served(evidence: &Evidence) -> Option<String> {
     let count = evidence.looks.last()?.never_served.filter(|count| *count >= NEVER_SERVED_MIN)?;
-    if super::ring::unsubmitted_entries(evidence).is_some() {
+    if super::ring::waiting_entries(evidence).is_some() {
         return None;
     }
     Some(format!(

@@ -1,19 +1,18 @@
 //! io_uring: entries that the kernel does not get, completions that find no room.
 
+use super::blocked::{blocked_log, blocked_loop};
 use super::{Class, Confidence, Finding};
 use crate::evidence::{Evidence, Ring};
 
 /// How long nothing must have been submitted, in milliseconds from look to look.
 const UNSUBMITTED_MS_MIN: u64 = 400;
 
-/// Entries wait, and the kernel has taken none between two looks.
+/// Entries wait, and the kernel has taken none between two looks. A thread that is blocked submits none either: then
+/// they are no finding.
 pub(super) fn unsubmitted_entries(evidence: &Evidence) -> Option<Finding> {
-    let (before, ring, apart_ms) = same_ring(evidence, |before, now| {
-        before.unsubmitted_count() > 0
-            && now.unsubmitted_count() > 0
-            && before.sq_head == now.sq_head
-    })?;
-    if apart_ms < UNSUBMITTED_MS_MIN {
+    let (before, ring, apart_ms) = waiting_entries(evidence)?;
+    let is_explained = |finding: Finding| finding.confidence != Confidence::Possible;
+    if blocked_loop(evidence).is_some_and(is_explained) || blocked_log(evidence).is_some() {
         return None;
     }
     let operations: Vec<String> =
@@ -33,6 +32,16 @@ pub(super) fn unsubmitted_entries(evidence: &Evidence) -> Option<Finding> {
                task that yields in a loop and let it wait for something, or submit from it."
             .into(),
     })
+}
+
+/// A ring whose entries wait: how it was before, how it is, and the milliseconds between.
+pub(super) fn waiting_entries(evidence: &Evidence) -> Option<(&Ring, &Ring, u64)> {
+    let found = same_ring(evidence, |before, now| {
+        before.unsubmitted_count() > 0
+            && now.unsubmitted_count() > 0
+            && before.sq_head == now.sq_head
+    })?;
+    (found.2 >= UNSUBMITTED_MS_MIN).then_some(found)
 }
 
 /// Completions wait in the kernel because the queue has no room.

@@ -417,7 +417,7 @@ impl<R: Runtime, D: HasDefect> OwnedWrite for CanaryWrite<R, D> {
         match D::DEFECT {
             Defect::TriesAndTakesAll => result = result.map(|_| bytes.len()),
             Defect::TriesTwice if result.is_ok() => {
-                result = inner.try_write(bytes).or(Err(io::ErrorKind::WouldBlock.into()));
+                result = inner.try_write(bytes).map_err(|_| io::ErrorKind::WouldBlock.into());
             }
             _ => {}
         }
