@@ -55,9 +55,8 @@ pub(crate) struct Scenario {
     /// Whether something other than its load and its code makes each server's clients wait.
     #[serde(default)]
     pub(crate) environment: bool,
-    /// Whether the naive server alone runs.
-    #[serde(default)]
-    naive_only: bool,
+    /// The server that it runs with. None: both.
+    only: Option<Program>,
     /// From the listening server to the fault, its length, and the time after it, in ms.
     pub(crate) after_ms: u32,
     /// From the loads to the naive server's fault, which ends when it would without that.
@@ -225,7 +224,7 @@ impl Scenario {
     }
 
     pub(crate) fn runs_with(&self, program: Program) -> bool {
-        program == Program::Naive || !self.naive_only
+        self.only.is_none_or(|only| only == program)
     }
 
     /// What is wrong, in words.
@@ -420,7 +419,7 @@ mod tests {
     fn a_second_fault_begins_later_and_ends_with_the_first() {
         let text = PLAN.replace(
             "fault =",
-            "then = \"blocked_log\"\nfault-delay-ms = 400\naccept = \"many\"\nnaive-only = true\nfault =",
+            "then = \"blocked_log\"\nfault-delay-ms = 400\naccept = \"many\"\nonly = \"naive\"\nfault =",
         );
         let [blocked, healthy] = &*parse(&text).unwrap() else { panic!() };
         let then = |program| blocked.expectation(program, "tokio").then;
