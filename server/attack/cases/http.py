@@ -199,6 +199,14 @@ for query in [
     answers(f"a source of {query}", upgrade(f"/source?{query}"), 400)
 
 
+@case("http: long names and values in queries", "400, and no more than 64 characters of them come back")
+def long_queries(ctx):
+    for query in ["/echo?hops=", "/source?bytes=", "/source?"]:
+        answer = say(ctx, get(query + "a" * 7000))
+        expect(status(answer) == 400, answer[:80])
+        expect(b"a" * 64 in answer and b"a" * 65 not in answer, f"{len(answer)} bytes to {query}")
+
+
 @case("http: HEAD", "the head of the answer to GET, with its length, and no body")
 def head(ctx):
     answer = say(ctx, get(method="HEAD"))

@@ -379,7 +379,18 @@ fn passes_application(query: &str) -> Result<bool, String> {
         (None, _) => Ok(false),
         (Some("app"), None) => Ok(true),
         (Some(_), Some(_)) => Err("hops is given twice\n".to_owned()),
-        (Some(value), None) => Err(format!("hops: {value:?} is not app\n")),
+        (Some(value), None) => Err(format!("hops: {} is not app\n", quoted(value))),
+    }
+}
+
+/// The most characters of a request that an answer repeats. The body of an answer is not counted in the memory budget.
+const QUOTED_CHARS_MAX: usize = 64;
+
+/// `text` in quotation marks, with escapes. A longer one is cut, and dots follow its quotation marks.
+pub(super) fn quoted(text: &str) -> String {
+    match text.char_indices().nth(QUOTED_CHARS_MAX) {
+        Some((end, _)) => format!("{:?}...", &text[..end]),
+        None => format!("{text:?}"),
     }
 }
 
@@ -412,6 +423,20 @@ mod tests {
         ] {
             let why = passes_application(query).unwrap_err();
             assert!(why.contains(named), "{query}: {why}");
+        }
+        let why = passes_application(&format!("hops={}", "x".repeat(7_000))).unwrap_err();
+        assert!(why.len() < 128, "{why}");
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_two_characters() {
+        for (text, expected) in [
+            ("", "\"\"".to_owned()),
+            ("a\n", "\"a\\n\"".to_owned()),
+            (&*"é".repeat(64), format!("\"{}\"", "é".repeat(64))),
+            (&*"é".repeat(65), format!("\"{}\"...", "é".repeat(64))),
+        ] {
+            assert_eq!(quoted(text), expected);
         }
     }
 }

@@ -11,6 +11,7 @@ use owned_io_websocket::{
     PieceInfo, ProtocolError, compressed_bytes_max, deflate,
 };
 
+use super::http::quoted;
 use super::source::{Pattern, Request, WRITE_BYTES_MAX, pattern_offset};
 use crate::config::{Deflate, Limits};
 use crate::metrics::Flow;
@@ -182,10 +183,14 @@ impl Messages {
                 "messages" => &mut messages,
                 "bytes" => &mut bytes,
                 "batch" => &mut batch,
-                _ => return Err(format!("{name} is not one of messages, bytes and batch\n")),
+                _ => {
+                    let name = quoted(name);
+                    return Err(format!("{name} is not one of messages, bytes and batch\n"));
+                }
             };
-            let number =
-                value.parse().map_err(|_| format!("{name}: {value:?} is not a number\n"))?;
+            let number = value
+                .parse()
+                .map_err(|_| format!("{name}: {} is not a number\n", quoted(value)))?;
             if slot.replace(number).is_some() {
                 return Err(format!("{name} is given twice\n"));
             }
@@ -366,6 +371,11 @@ mod tests {
         ] {
             let why = parse(query).unwrap_err();
             assert!(why.contains(named), "{query}: {why}");
+        }
+        let long = "x".repeat(7_000);
+        for query in [format!("bytes={long}"), format!("{long}=1")] {
+            let why = Messages::parse(&query, 1_000).unwrap_err();
+            assert!(why.len() < 128, "{why}");
         }
     }
 }

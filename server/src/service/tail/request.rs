@@ -15,7 +15,7 @@ use super::format::{BINARY_PROTOCOL, Format};
 use crate::iggy::broker::tail::{TailPlace, TailStart};
 use crate::iggy::workers::Iggy;
 use crate::iggy::{Credentials, Name, Status};
-use crate::service::http::handshake_request;
+use crate::service::http::{handshake_request, quoted};
 
 /// A request for a tail whose client has the password.
 #[derive(Debug)]
@@ -159,14 +159,14 @@ fn begin(query: &str) -> Result<Begin, Refusal> {
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
         let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
         if name != "from" {
-            return Err((400, format!("{name:?} is no parameter: from is\n").into()));
+            return Err((400, format!("{} is no parameter: from is\n", quoted(name)).into()));
         }
         let parsed = match (value, number(value)) {
             ("first", _) => Begin::First,
             ("next", _) => Begin::Next,
             (_, Some(offset)) => Begin::Offset(offset),
             _ => {
-                let why = format!("from: {value:?} is not first, next or an offset\n");
+                let why = format!("from: {} is not first, next or an offset\n", quoted(value));
                 return Err((400, why.into()));
             }
         };
@@ -179,7 +179,7 @@ fn begin(query: &str) -> Result<Begin, Refusal> {
 
 /// `named`: what the path has. It is quoted, so that it breaks no line.
 fn not_there(what: &str, named: &str) -> Refusal {
-    (404, format!("{what} {named:?} is not there\n").into())
+    (404, format!("{what} {} is not there\n", quoted(named)).into())
 }
 
 fn not_found(place: &TailPlace, status: Status) -> Refusal {
