@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ends::{Client, Server, answer_all, buffers, simulate, talk, texts};
-use owned_io::{Buffers, Clock, Executor, MemoryBudget, OwnedWriteExt, Pool, PoolConfig, select};
+use owned_io::{
+    Buffers, Clock, Executor, MemoryBudget, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, select,
+};
 use owned_io_http::{
     BodyLength, Config, Connection, Error, Misuse, RangeChoice, Refusal, Response,
 };
@@ -203,6 +205,23 @@ fn a_short_rest_of_a_body_is_discarded_and_a_long_one_ends_the_connection() {
         served.unwrap();
         assert_eq!(texts(&answers), ["/"]);
         assert_eq!(answers.error, None, "no reset");
+    });
+}
+
+/// It was answered. A reset could destroy the answers that it has not read.
+#[test]
+fn a_client_that_ends_within_a_body_that_nobody_reads_gets_its_answers() {
+    simulate(|| async {
+        let (near, far) = pipe();
+        let serving = ends::serve(near, Config::default(), ignore_bodies);
+        let (mut far, mut client) = Client::new(far);
+        let requests = format!("{GET}{}", post(100, "a part"));
+        far.write_all(requests).await.into_result().unwrap();
+        far.shutdown().await.unwrap();
+        let answers = client.read_to_end().await;
+        assert_eq!((texts(&answers).len(), answers.error), (2, None));
+        drop((far, client));
+        serving.await.unwrap().unwrap();
     });
 }
 
@@ -400,6 +419,27 @@ fn a_server_that_drains_answers_what_has_arrived() {
             serving.await.unwrap().unwrap();
             assert!(Sim::now() - started < Duration::from_secs(1));
         }
+    });
+}
+
+/// The client was answered.
+#[test]
+fn a_server_that_drains_waits_for_no_rest_of_a_body() {
+    simulate(|| async {
+        let (near, far) = pipe();
+        let (mut far, mut client) = Client::new(far);
+        let mut connection = Connection::<Sim, _>::new(near, &buffers(), Config::default());
+        let end = connection.end_handle();
+        let serving = Sim::spawn(async move { ignore_bodies(&mut connection).await });
+        far.write_all(post(100, "a part")).await.into_result().unwrap();
+        Sim::sleep(Duration::from_secs(1)).await;
+        let started = Sim::now();
+        end.end();
+        let answers = client.read_to_end().await;
+        assert_eq!((texts(&answers).len(), answers.error), (1, None));
+        serving.await.unwrap().unwrap();
+        assert!(Sim::now() - started < Duration::from_secs(1));
+        drop((far, client));
     });
 }
 

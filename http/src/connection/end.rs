@@ -31,8 +31,8 @@ pub struct EndHandle {
 pub(super) struct Ending {
     /// Whether the next answer has to be the last one.
     pub(super) is_ending: Cell<bool>,
-    /// Whether what the connection waits for is not worth waiting for any more: a request that has not arrived, or
-    /// the client's end.
+    /// Whether what the connection waits for is not worth waiting for any more: a request that has not arrived, the
+    /// rest of a body whose request was answered, or the client's end.
     pub(super) may_end_now: Cell<bool>,
 }
 
@@ -43,7 +43,8 @@ impl EndHandle {
 
     /// The answer to the current request says that it is the last one, unless it has begun. Then the connection ends. A
     /// connection without a request still answers one that has arrived, and waits for none: otherwise it ends at once,
-    /// even if a part of a head has arrived. So does one that waits for the client's end.
+    /// even if a part of a head has arrived. So does one that has answered and waits for the rest of the request's body,
+    /// or for the client's end.
     pub fn end(&self) {
         self.ending.is_ending.set(true);
         if self.ending.may_end_now.get() {
@@ -64,7 +65,7 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
         self.is_last |= self.ending.is_ending.get();
         let mut discarded = 0;
         while !self.is_last {
-            match self.next_piece().await? {
+            match self.next_piece(true).await? {
                 Some(piece) => discarded += piece.len() as u64,
                 None => break,
             }

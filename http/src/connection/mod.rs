@@ -177,7 +177,7 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
         if matches!(self.state, State::Idle | State::Ended) {
             return Err(Misuse::NoRequest.into());
         }
-        let piece = self.next_piece().await?;
+        let piece = self.next_piece(false).await?;
         Ok(piece.map(|piece| self.received.slice(piece)))
     }
 

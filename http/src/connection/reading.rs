@@ -65,8 +65,12 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
         }
     }
 
-    /// Returns where in the receive buffer the next piece of the body is.
-    pub(super) async fn next_piece(&mut self) -> Result<Option<Range<usize>>, Error> {
+    /// Returns where in the receive buffer the next piece of the body is. `is_discarded`: the request was answered, and
+    /// nobody reads the body. Then the end of either side is the end of the body too, and there is no further request.
+    pub(super) async fn next_piece(
+        &mut self,
+        is_discarded: bool,
+    ) -> Result<Option<Range<usize>>, Error> {
         loop {
             if self.decoder.is_body_at_end() {
                 return Ok(None);
@@ -88,8 +92,19 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
             self.write_queue().await?;
             let head_bytes = self.received.prepare_for_body(&self.buffers);
             self.head_memory.force(head_bytes);
-            match self.fill(Wait::Body, None).await? {
+            if is_discarded && self.ending.is_ending.get() {
+                self.is_last = true;
+                return Ok(None);
+            }
+            self.ending.may_end_now.set(is_discarded);
+            let filled = self.fill(Wait::Body, None).await;
+            self.ending.may_end_now.set(false);
+            match filled? {
                 Filled::Bytes(_) => {}
+                Filled::End if is_discarded => {
+                    self.is_last = true;
+                    return Ok(None);
+                }
                 Filled::End => return Err(self.end_within_request()),
                 Filled::Late => return Err(self.refuse(Refusal::BodyLate).await),
             }

@@ -109,6 +109,15 @@ def half_hello(ctx, addr):
     return sent(hello(ctx)[:100])(ctx, addr)
 
 
+def owes_a_body(_, addr):
+    """A client whose request was answered before all of its body was sent."""
+    sock = connect(addr, 9)
+    sock.sendall(b"POST /health HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\na part")
+    answer = sock.recv(4096)
+    expect(answer.startswith(b"HTTP/1.1 405 "), answer[:60])
+    return sock
+
+
 for listener in (*PLAIN, *OVER_TLS):
     told(f"a client that has said nothing to {listener}", listener, sent(b""))
 for listener in OVER_TLS:
@@ -116,6 +125,7 @@ for listener in OVER_TLS:
 told("half a head", "http", sent(b"GET /health HTTP/1.1\r\nHo"))
 told("half a head behind a request", "http", answered(b"GET /health HTTP/1.1\r\nHo"))
 told("a client that was answered and keeps its connection", "http", answered(b""))
+told("a client that was answered and owes a part of a body", "http", owes_a_body)
 told("half a hello", "https", half_hello)
 told("half a message to sink", "sink", sent(b"\x64\0\0\0abc"))
 told("half a request to source", "source", sent(bytes(6)))
