@@ -38,8 +38,8 @@ pub struct Limits {
     /// The longest rest of a request's body that is read and discarded to keep the connection. Default 64 KiB:
     /// reading that much costs less than a new connection.
     pub discard_bytes_max: u64,
-    /// The connection writes its queue once the queue is this long. Default 64 KiB: longer writes save few
-    /// system calls.
+    /// The connection writes its queue once the queue is this long. It may become longer by a head and 1,024 bytes of
+    /// a body, and by a long piece of a body, which is not copied. Default 64 KiB: longer writes save few system calls.
     pub queue_bytes_max: usize,
 }
 

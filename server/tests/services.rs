@@ -415,6 +415,27 @@ fn a_websocket_that_opens_while_the_server_drains_is_closed_or_refused() {
     assert!(answers.into_inner().iter().eq(expected));
 }
 
+/// A client that sends requests and reads no answers. What waits for it fits the least share that a connection has.
+#[test]
+fn answers_that_nobody_reads_hold_little_memory() {
+    simulate(async || {
+        let (mut client, server) = pipe();
+        let ctx = context(&server, resources(WebSockets::default(), Limits::default())).0;
+        let account = ctx.connection.account().clone();
+        let serving = Sim::spawn(async move { http::serve::<Sim>(server, &ctx).await });
+        let sending = Sim::spawn(async move {
+            let requests = "GET /health HTTP/1.1\r\nHost: a\r\n\r\n".repeat(20_000);
+            let _ = client.write_all(requests).await; // the server resets the connection
+            client
+        });
+        Sim::sleep(Duration::from_secs(5)).await;
+        let held = account.held_bytes();
+        assert!((1..=4 * 1024).contains(&held), "{held} bytes");
+        serving.await.unwrap().unwrap_err();
+        drop(sending.await);
+    });
+}
+
 /// A bad request for an upgrade is answered, and the drain ends its connection at once.
 #[test]
 fn a_refused_upgrade_does_not_delay_the_drain() {

@@ -14,10 +14,15 @@ pub(super) const COPIED_BYTES_MAX: usize = 1024;
 /// The most pieces by reference before the queue is written: a quarter of what one vectored write can have.
 const SHARED_MAX: usize = 256;
 
+/// How much longer than its bound the queue may become, in bytes: by a head with few headers, and a short piece.
+const EXCESS_BYTES: usize = 2 * COPIED_BYTES_MAX;
+
 /// Heads, framing and short pieces in one buffer, and references to long pieces.
 #[derive(Debug)]
 pub(super) struct Queue {
     buffers: Buffers,
+    /// The queue is full once it is this long. Then it is to be written.
+    bytes_max: usize,
     copied: Vec<u8>,
     /// The pieces, and how many bytes of `copied` precede each.
     shared: Vec<(usize, Bytes)>,
@@ -34,16 +39,23 @@ pub(super) enum Batch {
 }
 
 impl Queue {
-    pub(super) const fn new(buffers: Buffers, reservation: Reservation) -> Self {
-        Self { buffers, copied: Vec::new(), shared: Vec::new(), shared_bytes: 0, reservation }
+    pub(super) const fn new(buffers: Buffers, reservation: Reservation, bytes_max: usize) -> Self {
+        Self {
+            buffers,
+            bytes_max,
+            copied: Vec::new(),
+            shared: Vec::new(),
+            shared_bytes: 0,
+            reservation,
+        }
     }
 
     pub(super) const fn is_empty(&self) -> bool {
         self.copied.is_empty() && self.shared.is_empty()
     }
 
-    pub(super) const fn is_full(&self, bytes_max: usize) -> bool {
-        self.copied.len() + self.shared_bytes >= bytes_max || self.shared.len() >= SHARED_MAX
+    pub(super) const fn is_full(&self) -> bool {
+        self.copied.len() + self.shared_bytes >= self.bytes_max || self.shared.len() >= SHARED_MAX
     }
 
     pub(super) const fn reservation(&self) -> &Reservation {
@@ -56,26 +68,34 @@ impl Queue {
     /// The budget has no room. The bytes are unchanged.
     pub(super) fn reserve(&mut self, more: usize) -> Result<(), MemoryExhausted> {
         if self.copied.capacity() == 0 {
-            self.copied = self.buffers.take();
+            self.copied = self.buffers.take_fitting(more, self.capacity_max());
         }
-        let wanted = self.copied.capacity().max(self.copied.len() + more);
-        if let Err(exhausted) = self.reservation.resize(wanted) {
-            if !self.copied.is_empty() {
+        let (len, capacity) = (self.copied.len(), self.copied.capacity());
+        if let Err(exhausted) = self.reservation.resize(capacity.max(len + more)) {
+            if len > 0 {
                 return Err(exhausted);
             }
-            // A reused buffer may be much longer than what is needed.
+            // A reused buffer may be longer than what is needed.
             self.buffers.give(mem::take(&mut self.copied));
             self.reservation.resize(more)?;
         }
-        self.copied.reserve(more);
-        self.reservation.force(self.copied.capacity()); // a vector may take more than it is asked for
+        self.force(more);
         Ok(())
     }
 
     /// Makes room for `more` bytes, even beyond the budget. For the last few bytes of a connection.
     pub(super) fn force(&mut self, more: usize) {
-        self.copied.reserve(more);
+        let (len, capacity) = (self.copied.len(), self.copied.capacity());
+        if len + more > capacity {
+            // Twice as long, as a vector grows by itself, but not beyond the bound, unless that much is needed.
+            let doubled = self.capacity_max().min(2 * capacity);
+            self.copied.reserve_exact(more.max(doubled.saturating_sub(len)));
+        }
         self.reservation.force(self.copied.capacity());
+    }
+
+    const fn capacity_max(&self) -> usize {
+        self.bytes_max.saturating_add(EXCESS_BYTES)
     }
 
     /// The end of the queue.
@@ -176,11 +196,37 @@ mod tests {
         let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1000));
         buffers.give(Vec::with_capacity(2000));
         let account = buffers.account();
-        let mut queue = Queue::new(buffers, account.reservation());
+        let mut queue = Queue::new(buffers, account.reservation(), 64 * 1024);
         queue.reserve(500).unwrap();
         assert!((500..=1000).contains(&account.held_bytes()), "{}", account.held_bytes());
         queue.out().resize(500, b'a');
         assert!(queue.reserve(600).is_err());
         assert_eq!(queue.out().len(), 500);
+    }
+
+    /// Neither a long buffer for reuse nor the growth of its own one makes it much longer than its bound.
+    #[test]
+    fn a_queue_takes_little_more_memory_than_its_bound() {
+        const BYTES_MAX: usize = 2048;
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1 << 20));
+        buffers.give(Vec::with_capacity(200_000));
+        let account = buffers.account();
+        let mut queue = Queue::new(buffers.clone(), account.reservation(), BYTES_MAX);
+        for _ in 0..3 {
+            let mut allocations = 0;
+            while !queue.is_full() {
+                let before = queue.out().capacity();
+                queue.reserve(150).unwrap();
+                allocations += usize::from(queue.out().capacity() > before);
+                queue.out().extend_from_slice(&[b'a'; 150]);
+            }
+            assert!(account.held_bytes() <= BYTES_MAX + EXCESS_BYTES, "{}", account.held_bytes());
+            assert!(allocations <= 6, "it grows in {allocations} steps");
+            let batch = queue.take();
+            queue.give(batch);
+            assert_eq!(account.held_bytes(), 0);
+        }
+        assert!(buffers.take().capacity() <= BYTES_MAX + EXCESS_BYTES, "it is used again");
+        assert_eq!(buffers.take().capacity(), 200_000);
     }
 }

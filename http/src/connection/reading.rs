@@ -90,7 +90,8 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
             }
             self.send_continue();
             self.write_queue().await?;
-            let head_bytes = self.received.prepare_for_body(&self.buffers);
+            let head_bytes_max = self.config.limits.head_bytes_max;
+            let head_bytes = self.received.prepare_for_body(head_bytes_max, &self.buffers);
             self.head_memory.force(head_bytes);
             if is_discarded && self.ending.is_ending.get() {
                 self.is_last = true;

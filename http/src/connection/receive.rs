@@ -94,11 +94,12 @@ impl ReceiveBuffer {
     }
 
     /// Prepares for a read of more of a body. All bytes must have been read. Returns the bytes of memory that the
-    /// copy of the head has.
-    pub(super) fn prepare_for_body(&mut self, buffers: &Buffers) -> usize {
+    /// copy of the head has: as many as a head may have at most.
+    pub(super) fn prepare_for_body(&mut self, head_bytes_max: usize, buffers: &Buffers) -> usize {
         debug_assert!(self.unread().is_empty(), "the decoder consumes all framing");
         if let Head::InBuf(range) = &self.head {
-            let mut copy = buffers.take();
+            let mut copy = buffers.take_fitting(range.len(), head_bytes_max);
+            copy.reserve_exact(range.len());
             copy.extend_from_slice(&self.bytes()[range.clone()]);
             self.head = Head::Copied(copy);
         }
@@ -166,7 +167,8 @@ mod tests {
         received.take_head(5);
         let at = received.consume(4);
         assert_eq!((received.head(), received.slice(at..at + 4)), (&b"head1"[..], &b"body"[..]));
-        assert!(received.prepare_for_body(&buffers) >= 5);
+        buffers.give(Vec::with_capacity(1000));
+        assert!((5..=64).contains(&received.prepare_for_body(64, &buffers)));
         assert_eq!((received.head(), buffers.pool().leased()), (&b"head1"[..], 0));
         received.forget_head(&buffers);
         assert_eq!(received.head(), b"");

@@ -11,7 +11,7 @@ use crate::engine::{Date, Wait};
 
 impl<C: Clock, S: ByteStream> Connection<C, S> {
     pub(super) async fn write_if_full(&mut self) -> Result<(), Error> {
-        match self.queue.is_full(self.config.limits.queue_bytes_max) {
+        match self.queue.is_full() {
             true => self.write_queue().await,
             false => Ok(()),
         }

@@ -28,15 +28,15 @@ pub const CONNECTIONS_MAX: usize = 64;
 /// and keep their connections.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// What each connection may hold of answers that are not written yet, in bytes: the heads of the longest, and the bodies
-/// of short ones. Long bodies are sent by reference.
-const QUEUE_BYTES_MAX: usize = 4 * 1024;
+/// The share of each connection in the budget, in bytes: for answers that are not written yet. Bodies of more than 1 KiB
+/// are sent by reference, and do not count.
+const SHARE_BYTES: usize = 4 * 1024;
 
 /// Buffers for [`CONNECTIONS_MAX`] connections.
 pub fn buffers() -> Buffers {
     let mut pool = PoolConfig::default();
     pool.leased_max = CONNECTIONS_MAX + 1; // one has a second buffer while its head moves
-    let bytes_max = CONNECTIONS_MAX * QUEUE_BYTES_MAX;
+    let bytes_max = CONNECTIONS_MAX * SHARE_BYTES;
     let budget = MemoryBudget::new(bytes_max).with_shares(CONNECTIONS_MAX, bytes_max);
     Buffers::new(Pool::new(pool), budget)
 }

@@ -50,7 +50,11 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 /// How long a client may accept nothing of an answer. Longer than a few retransmissions.
 const WRITE_MAX: Duration = Duration::from_secs(10);
 
-/// The bytes that the queue of a connection may hold beyond a message: the messages that the source gathers for a
+/// How many bytes of answers wait to be written at most. The buffer for them has twice as many bytes at most, which is
+/// the least share of a connection: a client that reads no answers takes no memory that others need.
+const ANSWERS_BYTES_MAX: usize = 2 * 1024;
+
+/// The bytes that the queue of a WebSocket may hold beyond a message: the messages that the source gathers for a
 /// write, or the answers to one read (the sink's answers to the shortest messages are 5/3 as long as these), and pongs.
 const QUEUE_BYTES_SPARE: usize = WRITE_BYTES_MAX + 16 * 1024;
 
@@ -275,6 +279,7 @@ const PLAIN_TEXT: (&str, &str) = ("Content-Type", "text/plain");
 /// defaults bound what is discarded of one.
 pub(super) fn http_config(limits: Limits, idle_max: Duration) -> engine::Config {
     let mut config = engine::Config::default();
+    config.limits.queue_bytes_max = ANSWERS_BYTES_MAX;
     config.timeouts.idle = idle_max;
     config.timeouts.write = WRITE_MAX;
     config.timeouts.close = limits.linger_time;
