@@ -5,8 +5,10 @@ mod ends;
 use std::time::{Duration, Instant};
 
 use ends::{Client, Server, answer_all, simulate, texts};
-use owned_io::{Buffers, Clock, Executor, MemoryBudget, OwnedWriteExt, Pool, PoolConfig};
-use owned_io_http::{Config, Connection, Error, Refusal, Response};
+use owned_io::{
+    Buffers, Clock, Executor, MemoryBudget, MemoryWait, OwnedWriteExt, Pool, PoolConfig,
+};
+use owned_io_http::{BodyLength, Config, Connection, Error, Refusal, Response};
 use owned_io_sim::{Sim, pipe};
 
 /// Rounded to the nearest second.
@@ -174,5 +176,45 @@ fn an_answer_waits_for_memory_for_a_while() {
             }
             releasing.await.unwrap();
         }
+    });
+}
+
+/// Its client reads nothing of an answer whose pieces are short, so that they are copied.
+#[test]
+fn a_connection_that_hoards_an_answer_is_reset_when_others_need_the_memory() {
+    async fn answer_without_end(connection: &mut Server) -> Result<(), Error> {
+        connection.next().await?;
+        connection.begin(&Response::new(200), BodyLength::Chunked).await?;
+        loop {
+            connection.write_body("a".repeat(1_000)).await?;
+        }
+    }
+    simulate(|| async {
+        let budget = MemoryBudget::new(24 * 1024);
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget.clone());
+        let (near, far) = pipe();
+        let serving = Sim::spawn(async move {
+            let mut config = Config::default();
+            config.limits.queue_bytes_max = 16 * 1024;
+            let mut connection = Connection::new(near, &buffers, config);
+            answer_without_end(&mut connection).await
+        });
+        let (mut far, client) = Client::new(far);
+        far.write_all("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.into_result().unwrap();
+        Sim::sleep(Duration::from_secs(5)).await;
+        let start = Sim::now();
+        let (mut other, waited) = (budget.account().reservation(), MemoryWait::default());
+        while other.resize(10 * 1024).is_err() {
+            let sleep = |time| Box::pin(Sim::sleep(time));
+            let released = waited.begin(other.account(), Sim::now(), sleep);
+            released.expect("the memory is released in time").await;
+        }
+        let waited = seconds_since(start);
+        assert!((1..=5).contains(&waited), "{waited} s");
+        match serving.await.unwrap() {
+            Err(Error::Io(error)) => assert_eq!(error.kind(), std::io::ErrorKind::OutOfMemory),
+            other => panic!("{other:?}"),
+        }
+        drop((far, client));
     });
 }

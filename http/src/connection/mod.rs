@@ -137,7 +137,8 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
     /// # Errors
     /// - [`Error::Refused`]: the client was told.
     /// - [`Error::Io`]: errors of the stream; [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) within a head;
-    ///   [`TimedOut`](io::ErrorKind::TimedOut) if the client does not accept answers;
+    ///   [`TimedOut`](io::ErrorKind::TimedOut) if the client does not accept answers, and
+    ///   [`OutOfMemory`](io::ErrorKind::OutOfMemory) if others need the memory of those;
     ///   [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) if the pool is exhausted: nothing is lost, call it again later.
     /// - [`Misuse::NotAnswered`]: the last request has no complete answer. The connection is reset.
     ///

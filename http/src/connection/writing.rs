@@ -1,8 +1,10 @@
 //! What a connection writes: the queue, and its memory.
 
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::pin;
 
-use owned_io::{BufResult, ByteStream, Clock, MemoryWait};
+use owned_io::{BufResult, ByteStream, Clock, MemoryAccount, MemoryWait};
 
 use super::wait::{Waited, within};
 use super::{Connection, State};
@@ -24,7 +26,8 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
         let mut batch = self.queue.take();
         while batch.bytes_left() > 0 {
             self.is_interrupted = true;
-            let (writing, end) = (batch.write_some(&mut self.stream), || self.handle.abort());
+            let (account, end) = (self.queue.reservation().account(), || self.handle.abort());
+            let writing = unless_evicted(account, batch.write_some(&mut self.stream), end);
             let (BufResult(written, back), waited) =
                 within::<C, _>(&mut self.timers, &mut self.sleep, Wait::Write, writing, end).await;
             self.is_interrupted = false;
@@ -34,6 +37,7 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
             }
             let error = match (written, waited) {
                 (_, Waited::TooLong) => io::Error::from(io::ErrorKind::TimedOut),
+                (Err(_), _) if account.is_evicted() => io::ErrorKind::OutOfMemory.into(),
                 (Err(error), _) => error,
                 (Ok(_), _) => continue,
             };
@@ -70,4 +74,28 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
         date.update(C::wall_clock());
         *date
     }
+}
+
+/// Runs `writing`. If it waits and `account` is evicted, because others need the memory, calls `end`, which has to end
+/// it.
+///
+/// # Cancellation
+/// As for `writing`.
+async fn unless_evicted<T>(
+    account: &MemoryAccount,
+    writing: impl Future<Output = T>,
+    end: impl Fn(),
+) -> T {
+    let mut writing = pin!(writing);
+    poll_fn(|cx| {
+        let polled = writing.as_mut().poll(cx);
+        if polled.is_pending() {
+            if account.is_evicted() {
+                end();
+            }
+            account.wake_when_evicted(cx.waker().clone());
+        }
+        polled
+    })
+    .await
 }
