@@ -104,6 +104,9 @@ pub trait OwnedWrite {
     /// It is for a message that goes to many streams, most of which have room: it takes no buffer, and on a runtime
     /// that completes writes later no task is woken.
     ///
+    /// It counts as work of the poll, but does not let other tasks run. A caller that writes again and again looks at
+    /// [`coop::has_budget`](crate::coop::has_budget) first, and uses a `write` if there is none.
+    ///
     /// `Ok(n)` is as in [`write`](Self::write). So is an empty slice.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use ends::{buffers, request, simulate};
 use owned_io::backend::{Duplex, Endpoint};
 use owned_io::{
     BufResult, ByteStream, Clock, Executor, IoBuf, IoBufExt, IoVec, OwnedWrite, OwnedWriteExt,
-    ShutdownHandle,
+    ShutdownHandle, coop,
 };
 use owned_io_sim::{Sim, SimReadHalf, SimStream, SimWriteHalf, pipe};
 use owned_io_websocket::{Config, Message, OnLag, Topic, WebSocket, accept};
@@ -42,6 +42,10 @@ struct Record {
     is_late: Cell<bool>,
     /// How many bytes the next write that does not wait takes. Without, such writes are refused.
     takes: Cell<Option<usize>>,
+    /// Writes that do not wait take everything, and use up the budget of the poll.
+    takes_all: Cell<bool>,
+    /// How many writes that do not wait have taken something.
+    taken: Cell<usize>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -83,7 +87,14 @@ impl OwnedWrite for Recorder {
     }
 
     fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let takes = self.record.takes.take().ok_or(io::ErrorKind::WouldBlock)?;
+        let takes = match self.record.takes_all.get() {
+            true => bytes.len(),
+            false => self.record.takes.take().ok_or(io::ErrorKind::WouldBlock)?,
+        };
+        if self.record.takes_all.get() {
+            coop::consume(coop::POLL_BUDGET_NANOS.into());
+        }
+        self.record.taken.set(self.record.taken.get() + 1);
         let taken = &bytes[..takes.min(bytes.len())];
         self.record.writes.borrow_mut().push((taken.as_ptr().addr(), taken.len()));
         self.record.bytes.borrow_mut().extend_from_slice(taken);
@@ -238,6 +249,29 @@ fn a_pong_waits_for_64_kib_of_a_topic_at_most() {
         Sim::sleep(MS).await;
         let lengths: Vec<_> = record.writes.borrow().iter().map(|(_, len)| *len).collect();
         assert_eq!(lengths, [65 * 1_004, 6, 65 * 1_004, 65 * 1_004, 5 * 1_004]);
+    });
+}
+
+/// A write that waits also lets other tasks run. One that does not would send a whole backlog in one poll.
+#[test]
+fn writes_that_do_not_wait_end_with_the_budget_of_a_poll() {
+    simulate(|| async {
+        let topic = Topic::new::<Sim>(&buffers(), 512 * 1024);
+        let (server, record, _peer) = recorded().await;
+        let WebSocket { mut incoming, outgoing } = server;
+        let _subscriber = topic.subscribe(&outgoing, OnLag::Close).unwrap();
+        drop(Sim::spawn(async move { while let Ok(Some(_)) = incoming.receive().await {} }));
+        record.is_blocked.set(true);
+        for n in 0..200 {
+            publish(&topic, &[n; 1_000]);
+        }
+        Sim::sleep(MS).await;
+        record.takes_all.set(true);
+        record.unblock();
+        Sim::sleep(MS).await;
+        let lengths: Vec<_> = record.writes.borrow().iter().map(|(_, len)| *len).collect();
+        assert_eq!(lengths, [65 * 1_004, 65 * 1_004, 65 * 1_004, 5 * 1_004]);
+        assert_eq!(record.taken.get(), 1, "one used up the budget");
     });
 }
 

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::{io, mem};
 
 use owned_io::backend::JobSlot;
-use owned_io::{BufResult, IoBufExt, OwnedWrite, Slice};
+use owned_io::{BufResult, IoBufExt, OwnedWrite, Slice, coop};
 
 use super::queue::Batch;
 
@@ -48,8 +48,12 @@ pub(super) async fn write_batches(
             Job::Write(Batch::Published(segment, is_compressed)) => {
                 let bytes = segment.bytes(is_compressed);
                 let mut at = 0;
-                // Most subscribers have room, and all of them are written to from the same memory.
-                let mut written = half.try_write(bytes);
+                // Most subscribers have room, and all of them are written to from the same memory. Such a write does
+                // not yield, so a poll that has done its work leaves the next batch to one that does.
+                let mut written = match coop::has_budget() {
+                    true => half.try_write(bytes),
+                    false => Err(io::ErrorKind::WouldBlock.into()),
+                };
                 if written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
                     written = half.write(bytes.clone()).await.0;
                 }
