@@ -148,6 +148,11 @@ macro_rules! on {
             }
 
             #[test]
+            fn one_connection_gets_many_answers() {
+                super::one_connection_gets_many_answers::<$runtime>();
+            }
+
+            #[test]
             fn without_a_detector_there_are_no_stalls() {
                 super::without_a_detector_there_are_no_stalls::<$runtime>();
             }
@@ -236,6 +241,22 @@ fn clients_see_no_stalls<R: Runtime + Files>() {
     let server = Server::start::<R>(&FLAGS[..2], true, || {});
     let (head, _) = request(server.addresses[0], "GET", "/stalls", "*/*").unwrap();
     assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
+    server.end();
+}
+
+/// Its requests arrive together. Few answers are sent at once, and one that waits to be written counts as one of them.
+fn one_connection_gets_many_answers<R: Runtime + Files>() {
+    const REQUESTS: usize = 50;
+    let server = Server::start::<R>(&FLAGS, true, || {});
+    let request = "GET /stalls HTTP/1.1\r\nHost: a\r\nAccept: text/html\r\n";
+    let mut requests = format!("{request}\r\n").repeat(REQUESTS - 1);
+    requests += &format!("{request}Connection: close\r\n\r\n");
+    let mut stream = TcpStream::connect(server.addresses[0]).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(requests.as_bytes()).unwrap();
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).unwrap();
+    assert_eq!(answers.matches("HTTP/1.1 200 OK\r\n").count(), REQUESTS, "{answers}");
     server.end();
 }
 

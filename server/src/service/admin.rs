@@ -53,7 +53,10 @@ pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result
         let (status, body) = match (request.method(), request.path()) {
             ("GET" | "HEAD", "/health") => health(&ctx.connection),
             ("GET" | "HEAD", "/stalls") => {
-                let answer = Answer::new(&ctx.worker.stalls, request.header("accept"));
+                // An answer counts as being sent while it is queued: see the limit there.
+                connection.flush().await?;
+                let accept = connection.request().and_then(|request| request.header("accept"));
+                let answer = Answer::new(&ctx.worker.stalls, accept);
                 let headers = answer.headers();
                 let response = Response::new(answer.status).with_headers(&headers);
                 connection.respond(&response, answer.body).await?;
