@@ -57,7 +57,7 @@
 //!    balancers send new clients elsewhere. Everything else goes on.
 //! 2. [Stop](drain::DrainSignal::stop): the listeners close. A connection that has asked for nothing is closed
 //!    at once, a WebSocket is closed as going away, and other connections are answered and closed. Admins are
-//!    answered until all connections have ended.
+//!    answered until all connections have ended, and then closed in the same way, within 250 ms.
 //! 3. Connections that have not ended after `--drain-seconds` are reset, counted and logged. The exit code is
 //!    then 3.
 //! 4. The log of `--data` is synced and closed, in what is left of `--drain-seconds`, but half a second at least. If

@@ -90,8 +90,14 @@ pub(crate) async fn serve<R: Runtime + Files>(worker: Worker, server: &Server) -
     for task in accepting_admins {
         outcome = outcome.and(task.await);
     }
+    admins.connections.close_all();
+    let _ = select(pin!(admins.limit.all_released()), R::sleep(ADMINS_END_TIME_MAX)).await;
     outcome.map_err(io::Error::from).and(closed)
 }
+
+/// How long the requests of admins may take that have arrived when everything else has ended, and their clients to end
+/// then. A worker counts as hung a second after the deadline of the drain, of which closing the log may take a half.
+const ADMINS_END_TIME_MAX: Duration = Duration::from_millis(250);
 
 /// What an accept loop works with. Cloning gives another handle to the same.
 #[derive(Clone)]

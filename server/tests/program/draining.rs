@@ -173,6 +173,29 @@ fn admins_are_answered_until_the_drain_is_over() {
     }
 }
 
+/// A load balancer that keeps its connection. It does not delay the end.
+#[test]
+fn admins_that_ask_for_nothing_are_closed_at_the_end() {
+    for runtime in RUNTIMES {
+        let services = ["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+        let server = Server::start(runtime, &[&services[..], &["--drain-seconds", "15"]].concat());
+        let mut admin = server.connect(1);
+        admin.write_all(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\nok\n") {
+            let mut byte = [0];
+            admin.read_exact(&mut byte).unwrap();
+            answer.extend(byte);
+        }
+        let signalled = Instant::now();
+        server.signal("-TERM");
+        assert_eq!(admin.read(&mut [0; 16]).unwrap(), 0, "{runtime}: an end, and no reset");
+        assert_eq!(server.wait(), 0, "{runtime}");
+        let took = signalled.elapsed();
+        assert!(took < Duration::from_secs(5), "{runtime} ended after {took:?}");
+    }
+}
+
 /// Without TLS there are no certificates to read again.
 #[test]
 fn a_hangup_ends_nothing() {
