@@ -174,6 +174,24 @@ fn the_answer_to_head_has_a_length_and_no_body() {
     });
 }
 
+/// Its client expects none, also if it is refused, whatever is wrong with it.
+#[test]
+fn a_refusal_of_head_has_no_body() {
+    simulate(|| async {
+        for (request, is_empty) in [
+            ("HEAD /a#b HTTP/1.1\r\nHost: a\r\n\r\n", true),
+            ("\r\nHEAD /a#b HTTP/1.1\r\nHost: a\r\n\r\n", true),
+            ("HEAD / HTTP/1.1\r\n\r\n", true),
+            ("HEADS /a#b HTTP/1.1\r\nHost: a\r\n\r\n", false),
+            ("\r\n\r\nHEAD / HTTP/1.1\r\nHost: a\r\n\r\n", false),
+        ] {
+            let (answers, served) = talk(Config::default(), request, answer_all).await;
+            assert!(matches!(served, Err(Error::Refused(_))), "{request}: {served:?}");
+            assert_eq!(answers.text().ends_with("\r\n\r\n"), is_empty, "{request}: {answers:?}");
+        }
+    });
+}
+
 /// Answers without reading any body.
 async fn ignore_bodies(connection: &mut Server) -> Result<(), Error> {
     while let Some(request) = connection.next().await? {

@@ -99,9 +99,10 @@ impl HeadParser {
         Request::new(head, &self.index)
     }
 
-    /// Whether the method of the head at the start of `bytes` is HEAD. Usable once the request line is parsed.
+    /// Whether the method of the head at the start of `bytes` is HEAD, also if its request line is refused.
     pub(super) fn is_head_method(&self, bytes: &[u8]) -> bool {
-        self.lines > 0 && self.index.method.of(bytes) == b"HEAD"
+        let line_at = if self.has_empty_line { 2 } else { 0 };
+        bytes.get(line_at..).is_some_and(|line| line.starts_with(b"HEAD "))
     }
 
     pub(super) const fn body(&self) -> BodyLength {
