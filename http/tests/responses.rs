@@ -28,7 +28,7 @@ fn encode(
 fn answers_have_a_head_and_a_framed_body() {
     let (plain, last) = (Exchange::default(), Exchange { is_last: true, ..Exchange::default() });
     let to_head = Exchange { is_head_method: true, ..Exchange::default() };
-    let old = Exchange { is_http_1_0: true, ..last };
+    let old = Exchange { is_http_1_0: true, ..plain }; // it is the last one, too
     let upgrade = [("Upgrade", "websocket")];
     for (response, length, exchange, pieces, expected) in [
         (

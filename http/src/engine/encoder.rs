@@ -20,8 +20,8 @@ pub struct Exchange {
     pub is_head_method: bool,
     /// Whether the connection ends after the answer.
     pub is_last: bool,
-    /// Whether the request is HTTP/1.0. A client of that version knows no chunks: the end of the connection ends a body
-    /// of unknown length, so the answer has to be the [last](Self::is_last).
+    /// Whether the request is HTTP/1.0. Then the answer is the last one, whatever [`is_last`](Self::is_last) says. A
+    /// client of that version knows no chunks: the end of the connection ends a body of unknown length.
     pub is_http_1_0: bool,
 }
 
@@ -50,7 +50,8 @@ impl Encoder {
         Self { server, body: None }
     }
 
-    /// Appends the head of an answer whose body has this length.
+    /// Appends the head of an answer whose body has this length. If it is the last one, it says so, and the caller ends
+    /// the connection after it.
     ///
     /// # Errors
     /// A header that cannot be sent. Nothing is appended.
@@ -95,7 +96,7 @@ impl Encoder {
             let appended = append_header(out, "Server", server.as_bytes());
             debug_assert_eq!(appended, Ok(()), "it was checked");
         }
-        match (exchange.is_last, response.has_upgrade()) {
+        match (exchange.is_last || exchange.is_http_1_0, response.has_upgrade()) {
             (true, true) => out.extend_from_slice(b"Connection: close, upgrade\r\n"),
             (true, false) => out.extend_from_slice(b"Connection: close\r\n"),
             (false, true) => out.extend_from_slice(b"Connection: upgrade\r\n"),
