@@ -62,6 +62,9 @@ pub struct Timeouts {
     /// How long the client may accept nothing of what is being written. Then the connection is reset. Default
     /// 60 s.
     pub write: Duration,
+    /// The least average rate at which the client accepts the queue each time that it is written, in bytes per second,
+    /// after the first [`write`](Self::write). Default 1,024, as for a body. Zero: no limit.
+    pub write_rate_min: u32,
     /// How long the client may take to end its side after the last answer. Default 5 s: two round trips and
     /// some lost packets.
     pub close: Duration,
@@ -87,6 +90,7 @@ impl Default for Timeouts {
             body: Duration::from_secs(30),
             body_rate_min: 1_024,
             write: Duration::from_secs(60),
+            write_rate_min: 1_024,
             close: Duration::from_secs(5),
         }
     }

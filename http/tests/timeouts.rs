@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use ends::{Client, Server, answer_all, simulate, texts};
 use owned_io::{
-    Buffers, Clock, Executor, MemoryBudget, MemoryWait, OwnedWriteExt, Pool, PoolConfig,
+    Buffers, ByteStream, Clock, Executor, MemoryBudget, MemoryWait, OwnedRead, OwnedWriteExt, Pool,
+    PoolConfig,
 };
 use owned_io_http::{BodyLength, Config, Connection, Error, Refusal, Response};
 use owned_io_sim::{Sim, pipe};
@@ -122,6 +123,36 @@ fn a_client_that_reads_nothing_is_reset() {
         }
         assert_eq!(seconds_since(start), 60);
         drop((far, client));
+    });
+}
+
+/// A hundred bytes per second earn little time.
+#[test]
+fn a_client_that_reads_slowly_is_reset() {
+    simulate(|| async {
+        let (near, far) = pipe();
+        let start = Sim::now();
+        let serving = ends::serve(near, Config::default(), async |connection: &mut Server| {
+            connection.next().await?;
+            connection.respond(&Response::new(200), vec![0_u8; 10 << 20]).await
+        });
+        let (mut read, mut write) = far.into_split();
+        write.write_all("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.into_result().unwrap();
+        let reading = Sim::spawn(async move {
+            for _ in 0..50 {
+                Sim::sleep(Duration::from_secs(10)).await;
+                let _ = read.read(Vec::with_capacity(1_000)).await; // fails once it is reset
+            }
+        });
+        match serving.await.unwrap() {
+            Err(Error::Io(error)) => assert_eq!(error.kind(), std::io::ErrorKind::TimedOut),
+            other => panic!("{other:?}"),
+        }
+        // 60 s, and 1 s for each KiB: of 128 KiB that are buffered on the way at most, and of what is read.
+        let seconds = seconds_since(start);
+        assert!((60..=220).contains(&seconds), "{seconds} s");
+        reading.await.unwrap();
+        drop(write);
     });
 }
 

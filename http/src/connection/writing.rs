@@ -46,6 +46,7 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
             return Err(error.into());
         }
         self.queue.give(batch);
+        self.timers.handle_written();
         Ok(())
     }
 

@@ -33,6 +33,10 @@ pub struct Timers {
     body_waited: Duration,
     /// The bytes of the current body that ended waits.
     body_bytes: u64,
+    /// The waits for the client to accept what is being written.
+    write_waited: Duration,
+    /// The bytes of it that ended waits.
+    write_bytes: u64,
     /// The waits for the end of the client's side.
     close_waited: Duration,
 }
@@ -46,6 +50,8 @@ impl Timers {
             head_waited: Duration::ZERO,
             body_waited: Duration::ZERO,
             body_bytes: 0,
+            write_waited: Duration::ZERO,
+            write_bytes: 0,
             close_waited: Duration::ZERO,
         }
     }
@@ -53,18 +59,13 @@ impl Timers {
     /// A wait begins. Returns when it has taken too long; `None` if that time cannot be represented.
     pub fn handle_wait_start(&mut self, wait: Wait, now: Instant) -> Option<Instant> {
         self.current = Some((wait, now));
-        let Timeouts { idle, head, body, body_rate_min, write, close } = self.timeouts;
+        let Timeouts { idle, head, body, body_rate_min, write, write_rate_min, close } =
+            self.timeouts;
         let left = match wait {
             Wait::Idle => idle,
             Wait::Head => head.saturating_sub(self.head_waited),
-            Wait::Body => match self.body_bytes.checked_div(body_rate_min.into()) {
-                Some(seconds) => {
-                    let all = body.saturating_add(Duration::from_secs(seconds));
-                    body.min(all.saturating_sub(self.body_waited))
-                }
-                None => body,
-            },
-            Wait::Write => write,
+            Wait::Body => left_at_rate(body, body_rate_min, self.body_waited, self.body_bytes),
+            Wait::Write => left_at_rate(write, write_rate_min, self.write_waited, self.write_bytes),
             Wait::Close => close.saturating_sub(self.close_waited),
         };
         now.checked_add(left)
@@ -80,9 +81,19 @@ impl Timers {
                 self.body_waited += waited;
                 self.body_bytes = self.body_bytes.saturating_add(bytes as u64);
             }
+            Wait::Write => {
+                self.write_waited += waited;
+                self.write_bytes = self.write_bytes.saturating_add(bytes as u64);
+            }
             Wait::Close => self.close_waited += waited,
-            Wait::Idle | Wait::Write => {}
+            Wait::Idle => {}
         }
+    }
+
+    /// Everything that was queued is written. What is queued later has its own time.
+    pub const fn handle_written(&mut self) {
+        self.write_waited = Duration::ZERO;
+        self.write_bytes = 0;
     }
 
     /// A new request may begin.
@@ -90,6 +101,18 @@ impl Timers {
         self.head_waited = Duration::ZERO;
         self.body_waited = Duration::ZERO;
         self.body_bytes = 0;
+    }
+}
+
+/// How long the next wait may take: `first` at most, and so long that `bytes` bytes have come at `rate_min` bytes per
+/// second, after the first `first`.
+fn left_at_rate(first: Duration, rate_min: u32, waited: Duration, bytes: u64) -> Duration {
+    match bytes.checked_div(rate_min.into()) {
+        Some(seconds) => {
+            let all = first.saturating_add(Duration::from_secs(seconds));
+            first.min(all.saturating_sub(waited))
+        }
+        None => first,
     }
 }
 
@@ -129,5 +152,19 @@ mod tests {
         assert_eq!(timers.handle_wait_start(Wait::Body, now), Some(now));
         timers.handle_wait_end(now, 1 << 20); // a minute and more of the least rate
         assert_eq!(timers.handle_wait_start(Wait::Body, now), Some(now + 30 * SECOND));
+    }
+
+    #[test]
+    fn what_is_written_has_to_be_accepted_at_a_rate() {
+        let mut now = Instant::now();
+        let mut timers = Timers::new(&Timeouts::default());
+        for left in [60, 40, 20, 0] {
+            let due = timers.handle_wait_start(Wait::Write, now);
+            assert_eq!(due, Some(now + left * SECOND));
+            now += 20 * SECOND;
+            timers.handle_wait_end(now, 1);
+        }
+        timers.handle_written();
+        assert_eq!(timers.handle_wait_start(Wait::Write, now), Some(now + 60 * SECOND));
     }
 }
