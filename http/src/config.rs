@@ -50,8 +50,8 @@ pub struct Timeouts {
     /// How long a connection may wait for the first byte of a request. Then it ends without an answer. Default
     /// 75 s, as in nginx: longer than the 60 s after which many proxies end their side.
     pub idle: Duration,
-    /// How long a head may take, from its first byte. Then it is answered 408. Default 10 s: several
-    /// retransmissions.
+    /// How long a head may take, from its first byte. Then it is answered 408, unless the connection has received
+    /// nothing of it but a line end. Default 10 s: several retransmissions.
     pub head: Duration,
     /// How long the client may send nothing of a body that is waited for. Then it is answered 408. Default 30 s.
     pub body: Duration,

@@ -38,6 +38,24 @@ fn a_silent_connection_ends_without_an_answer() {
 }
 
 #[test]
+fn a_line_end_earns_no_time() {
+    simulate(|| async {
+        let (near, far) = pipe();
+        let start = Sim::now();
+        let serving = ends::serve(near, Config::default(), answer_all);
+        let (mut far, mut client) = Client::new(far);
+        for byte in ["\r", "\n"] {
+            far.write_all(byte).await.into_result().unwrap();
+            Sim::sleep(Duration::from_secs(5)).await;
+        }
+        let answers = client.read_to_end().await;
+        assert_eq!((answers.bytes.len(), seconds_since(start)), (0, 10));
+        drop((far, client));
+        serving.await.unwrap().unwrap();
+    });
+}
+
+#[test]
 fn a_slow_head_is_refused() {
     simulate(|| async {
         let (near, far) = pipe();

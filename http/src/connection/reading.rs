@@ -37,9 +37,10 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
                 Err(refusal) => return Err(self.refuse(refusal).await),
             }
             self.write_queue().await?;
-            // A line end behind the last body, which some clients send, is no beginning of a head.
-            let has_begun = !self.received.unread().iter().all(|byte| b"\r\n".contains(byte));
-            let wait = if has_begun { Wait::Head } else { Wait::Idle };
+            // A line end behind the last body, which some clients send, is no beginning of a head. It earns no time.
+            let unread = self.received.unread();
+            let wait = if unread.is_empty() { Wait::Idle } else { Wait::Head };
+            let has_begun = !unread.iter().all(|byte| b"\r\n".contains(byte));
             if self.ending.is_ending.get() {
                 self.handle.shutdown(Shutdown::Read); // a request that has arrived is still read
             }
@@ -49,15 +50,15 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
             self.ending.may_end_now.set(true);
             let filled = self.fill(wait, buf).await;
             self.ending.may_end_now.set(false);
-            match (filled?, wait) {
+            match (filled?, has_begun) {
                 (Filled::Bytes(_), _) => {}
-                (Filled::End, Wait::Head) if self.ending.is_ending.get() => {
+                (Filled::End, true) if self.ending.is_ending.get() => {
                     self.end().await?;
                     return Ok(false);
                 }
-                (Filled::Late, Wait::Head) => return Err(self.refuse(Refusal::HeadLate).await),
-                (Filled::End, Wait::Head) => return Err(self.end_within_request()),
-                (Filled::End | Filled::Late, _) => {
+                (Filled::Late, true) => return Err(self.refuse(Refusal::HeadLate).await),
+                (Filled::End, true) => return Err(self.end_within_request()),
+                (Filled::End | Filled::Late, false) => {
                     self.end().await?;
                     return Ok(false);
                 }
