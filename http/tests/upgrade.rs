@@ -70,7 +70,8 @@ fn a_websocket_follows_other_requests() {
     });
 }
 
-/// The requests before the upgrade, the upgrade and the first frames arrive together. So does a request that is refused.
+/// The requests before the upgrade, the upgrade and the first frames arrive together. So does a request that is
+/// refused.
 #[test]
 fn no_byte_behind_an_upgrade_is_lost() {
     simulate(|| async {

@@ -42,12 +42,12 @@ pub use subscriber::{Lagged, OnLag, Subscriber};
 ///
 /// A message is encoded once. The topic has a task, which sends all that is published in a turn of the
 /// event loop to each idle subscriber, in one write per 64 KiB, from memory that all of them share. Pings
-/// and pongs leave between two writes. A write that
-/// is done at once ([`OwnedWrite::try_write`](owned_io::OwnedWrite::try_write)) wakes no task of the
-/// subscriber. One that waits, because the socket is full or because the stream has no such write,
-/// as over TLS, continues while [`Incoming`](super::Incoming) or [`Outgoing`] is awaited. So a connection that only receives needs a pending
-/// [`receive`](super::Incoming::receive) and nothing else. That also answers pings and the peer's close
-/// frame.
+/// and pongs leave between two writes. A write that is done at once
+/// ([`OwnedWrite::try_write`](owned_io::OwnedWrite::try_write)) wakes no task of the subscriber. One that
+/// waits, because the socket is full or because the stream has no such write, as over TLS, continues while
+/// [`Incoming`](super::Incoming) or [`Outgoing`] is awaited. So a connection that only receives needs a
+/// pending [`receive`](super::Incoming::receive) and nothing else. That also answers pings and the peer's
+/// close frame.
 ///
 /// A subscriber gets each message that is published after its subscription, in order. Messages that its
 /// own [`Outgoing`] queues leave before those of a topic that are not being written yet. A message is
