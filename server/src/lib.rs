@@ -43,7 +43,8 @@
 //! | the connection ends | the wait for the client | by |
 //! |---|---|---|
 //! | a WebSocket: by a close, or by a failure that the client is told with a close code | `--linger-seconds` | `read_driver.rs` of `owned-io-websocket`, `incoming.rs` of the bridge |
-//! | the last HTTP answer, for example 408 or a refusal; an idle HTTP connection | `--linger-seconds`, or 1 MiB of what the client still sends | `connection/end.rs` of `owned-io-http` |
+//! | the last HTTP answer, for example a refusal | `--linger-seconds`, or 1 MiB of what the client still sends | `connection/end.rs` of `owned-io-http` |
+//! | HTTP: 408, an idle connection, and one that waits for its client when the drain begins | none: nothing is read any more | the same |
 //! | TLS: a handshake that fails, or a connection that fails later | `--linger-seconds`, or 6 MiB | `handshake.rs` and `stream.rs` of `owned-io-tls` |
 //! | Iggy over TCP: a length that is not possible or over the limit, which the client is told | `--linger-seconds`, or 1 MiB of what the client still sends | [`service::iggy`] |
 //! | echo, sink, source and Iggy: their client has ended first, or an error | none | [`service`] |

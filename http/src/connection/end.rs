@@ -43,8 +43,8 @@ impl EndHandle {
 
     /// The answer to the current request says that it is the last one, unless it has begun. Then the connection ends. A
     /// connection without a request still answers one that has arrived, and waits for none: otherwise it ends at once,
-    /// even if a part of a head has arrived. So does one that has answered and waits for the rest of the request's body,
-    /// or for the client's end.
+    /// even if a part of a head has arrived. So does one that has answered and waits for the rest of the request's
+    /// body, or for the client's end.
     pub fn end(&self) {
         self.ending.is_ending.set(true);
         if self.ending.may_end_now.get() {

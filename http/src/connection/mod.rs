@@ -139,7 +139,8 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
     /// - [`Error::Io`]: errors of the stream; [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) within a head;
     ///   [`TimedOut`](io::ErrorKind::TimedOut) if the client does not accept answers, and
     ///   [`OutOfMemory`](io::ErrorKind::OutOfMemory) if others need the memory of those;
-    ///   [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) if the pool is exhausted: nothing is lost, call it again later.
+    ///   [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) if the pool is exhausted: nothing is lost, call it again
+    ///   later.
     /// - [`Misuse::NotAnswered`]: the last request has no complete answer. The connection is reset.
     ///
     /// # Cancellation

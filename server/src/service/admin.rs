@@ -24,12 +24,12 @@ use crate::context::Context;
 /// How many connections each worker serves at once: enough for a few load balancers, each with a few connections.
 pub const CONNECTIONS_MAX: usize = 64;
 
-/// How long an operator's client may wait before each request. Prometheus and load balancers ask at least once a minute,
-/// and keep their connections.
+/// How long an operator's client may wait before each request. Prometheus and load balancers ask at least once a
+/// minute, and keep their connections.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// The share of each connection in the budget, in bytes: for answers that are not written yet. Bodies of more than 1 KiB
-/// are sent by reference, and do not count.
+/// The share of each connection in the budget, in bytes: for answers that are not written yet. Bodies of more than
+/// 1 KiB are sent by reference, and do not count. The copy of a head whose body is awaited may exceed the share.
 const SHARE_BYTES: usize = 4 * 1024;
 
 /// Buffers for [`CONNECTIONS_MAX`] connections.

@@ -14,12 +14,12 @@
 //! Other paths are answered 404. `/health` is answered 503 after [notice](crate::drain::DrainSignal::notice), and
 //! every path is answered 503 once the server drains.
 //!
-//! A connection serves one request after the other, until one is upgraded. [`owned_io_http`] reads and refuses them, and
-//! says how connections end. A request for an upgrade that is refused is the last one of its connection.
+//! A connection serves one request after the other, until one is upgraded. [`owned_io_http`] reads and refuses them,
+//! and says how connections end. A request for an upgrade that is refused is the last one of its connection.
 //!
 //! A page of any origin may ask for an upgrade, unless the [allowed origins](crate::config::AllowedOrigins) are
-//! limited. A site that identifies its users by cookies must limit them. So must one whose users tell their browsers the
-//! password for `/tail`: a browser that remembers it may send it for a page of another site.
+//! limited. A site that identifies its users by cookies must limit them. So must one whose users tell their browsers
+//! the password for `/tail`: a browser that remembers it may send it for a page of another site.
 
 use std::borrow::Cow;
 use std::time::Duration;
