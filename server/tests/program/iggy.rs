@@ -221,7 +221,7 @@ fn a_topic_for_which_there_are_no_descriptors_is_refused() {
         server.signal("-TERM");
         assert_eq!(server.wait(), 0);
         let log = io::read_to_string(log).unwrap();
-        assert!(log.contains("ulimit -n") && log.contains("/partitions"), "{log}");
+        assert!(log.contains("`ulimit -n` is too low for the partitions of --data"), "{log}");
         std::fs::remove_dir_all(&dir.0).unwrap();
     }
 }
