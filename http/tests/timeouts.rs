@@ -124,15 +124,18 @@ fn time_in_which_the_server_is_busy_does_not_count() {
     });
 }
 
+/// Answers one request with 10 MiB.
+async fn answer_at_length(connection: &mut Server) -> Result<(), Error> {
+    connection.next().await?;
+    connection.respond(&Response::new(200), vec![0_u8; 10 << 20]).await
+}
+
 #[test]
 fn a_client_that_reads_nothing_is_reset() {
     simulate(|| async {
         let (near, far) = pipe();
         let start = Sim::now();
-        let serving = ends::serve(near, Config::default(), async |connection: &mut Server| {
-            connection.next().await?;
-            connection.respond(&Response::new(200), vec![0_u8; 10 << 20]).await
-        });
+        let serving = ends::serve(near, Config::default(), answer_at_length);
         let (mut far, client) = Client::new(far);
         far.write_all("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.into_result().unwrap();
         match serving.await.unwrap() {
@@ -150,10 +153,7 @@ fn a_client_that_reads_slowly_is_reset() {
     simulate(|| async {
         let (near, far) = pipe();
         let start = Sim::now();
-        let serving = ends::serve(near, Config::default(), async |connection: &mut Server| {
-            connection.next().await?;
-            connection.respond(&Response::new(200), vec![0_u8; 10 << 20]).await
-        });
+        let serving = ends::serve(near, Config::default(), answer_at_length);
         let (mut read, mut write) = far.into_split();
         write.write_all("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.into_result().unwrap();
         let reading = Sim::spawn(async move {

@@ -247,6 +247,16 @@ def read_to_end(sock, seconds_max=5, bytes_max=4 * MIB):
     return bytes(received)
 
 
+def ask_for_health(sock):
+    """Asks for /health on a connection that stays, and reads the answer."""
+    sock.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+    answer = b""
+    while not answer.endswith(b"\r\n\r\nok\n"):
+        part = sock.recv(4096)
+        expect(part, f"an end after {answer!r}")
+        answer += part
+
+
 def seconds_to_end(sock, seconds_max):
     """Reads until the end of the stream. Returns how many seconds that took."""
     begun = time.monotonic()

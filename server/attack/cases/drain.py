@@ -3,7 +3,7 @@
 import signal
 import time
 
-from harness import CUT_OFF_STATUS, OVER_TLS, PLAIN, connect, expect, read_to_end
+from harness import CUT_OFF_STATUS, OVER_TLS, PLAIN, ask_for_health, connect, expect, read_to_end
 from registry import add_case, case
 from websocket import BINARY, CLOSE, CONTINUATION, WebSocket, close_frame, frame
 
@@ -87,12 +87,7 @@ def answered(behind):
 
     def connected(ctx, addr):
         sock = connect(addr, 9)
-        sock.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
-        answer = b""
-        while not answer.endswith(b"\r\n\r\nok\n"):
-            part = sock.recv(4096)
-            expect(part, f"an end after {answer!r}")
-            answer += part
+        ask_for_health(sock)
         sock.sendall(behind)
         return sock
 

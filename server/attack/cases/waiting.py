@@ -6,7 +6,7 @@ These cases mostly wait, so they run at the same time, each with a server of its
 import struct
 import time
 
-from harness import MIB, OVER_TLS, PLAIN, connect, expect, read_to_end, seconds_to_end, tcp_table
+from harness import MIB, OVER_TLS, PLAIN, ask_for_health, connect, expect, read_to_end, seconds_to_end, tcp_table
 from registry import add_case, case
 from websocket import BINARY, CONTINUATION, NO_MASK, Ended, WebSocket, frame, upgrade
 
@@ -15,16 +15,6 @@ HANDSHAKE_SECONDS_MAX = 10
 LINGER_SECONDS_MAX = 5
 LATE_SECONDS_MAX = 4
 BRIEF = ("--idle-seconds-max", "1", "--message-seconds-max", "1")
-
-
-def answer_to(sock):
-    """Asks for /health on a connection that stays."""
-    sock.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
-    answer = b""
-    while not answer.endswith(b"\r\n\r\nok\n"):
-        part = sock.recv(4096)
-        expect(part, f"an end after {answer!r}")
-        answer += part
 
 
 def silent(listener):
@@ -56,7 +46,7 @@ def kept_alive(listener, seconds_max):
     def run(ctx):
         with ctx.fresh(*BRIEF, listeners=("http", listener) if listener != "http" else ("http",)) as server:
             with connect(server.addr(listener)) as sock:
-                answer_to(sock)
+                ask_for_health(sock)
                 seconds = seconds_to_end(sock, seconds_max + LATE_SECONDS_MAX)
             expect(seconds > seconds_max - 1, f"an end after {seconds:.1f} s")
             server.check()
@@ -99,7 +89,7 @@ def slow_head(name, parts, pause, is_first=True):
         with ctx.fresh() as server:
             with connect(server.addr()) as sock:
                 if not is_first:
-                    answer_to(sock)
+                    ask_for_health(sock)
                 begun = time.monotonic()
                 try:
                     for part in parts:

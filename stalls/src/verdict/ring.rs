@@ -40,8 +40,8 @@ pub(super) fn waiting_entries(evidence: &Evidence) -> Option<(&Ring, &Ring, u64)
         before.unsubmitted_count() > 0
             && now.unsubmitted_count() > 0
             && before.sq_head == now.sq_head
-    })?;
-    (found.2 >= UNSUBMITTED_MS_MIN).then_some(found)
+    });
+    found.filter(|(_, _, apart_ms)| *apart_ms >= UNSUBMITTED_MS_MIN)
 }
 
 /// Completions wait in the kernel because the queue has no room.

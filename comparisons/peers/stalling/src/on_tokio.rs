@@ -82,7 +82,7 @@ async fn connection(mut stream: TcpStream, host: Arc<Host>) -> io::Result<()> {
     }
 }
 
-async fn echo(stream: &mut TcpStream) -> io::Result<()> {
+pub(crate) async fn echo(stream: &mut TcpStream) -> io::Result<()> {
     let mut buf = vec![0; BUF_BYTES];
     loop {
         let n = stream.read(&mut buf).await?;

@@ -3,9 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use peers_common::{ACCEPT_PAUSE, BUF_BYTES};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use peers_common::ACCEPT_PAUSE;
+use tokio::net::TcpListener;
 use tokio::runtime::Builder;
 use tokio::spawn;
 use tokio::time::sleep;
@@ -13,6 +12,7 @@ use tokio::time::sleep;
 use crate::Args;
 use crate::fault::{self, Fault};
 use crate::host::{Host, beat};
+use crate::on_tokio::echo;
 
 /// While one is blocked, the other works; unless it sleeps, and the blocked one is that which waits for I/O for both.
 const THREADS: usize = 2;
@@ -48,23 +48,12 @@ pub(crate) fn serve(args: Args) -> io::Result<()> {
 async fn accept_all(listener: TcpListener) -> io::Result<()> {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => drop(spawn(echo(stream))),
+            // An error ends this connection only.
+            Ok((mut stream, _)) => drop(spawn(async move { echo(&mut stream).await })),
             Err(error) => {
                 peers_common::print_accept_error(&error);
                 sleep(ACCEPT_PAUSE).await;
             }
         }
-    }
-}
-
-/// An error ends this connection only.
-async fn echo(mut stream: TcpStream) -> io::Result<()> {
-    let mut buf = vec![0; BUF_BYTES];
-    loop {
-        let n = stream.read(&mut buf).await?;
-        if n == 0 {
-            return Ok(());
-        }
-        stream.write_all(&buf[..n]).await?;
     }
 }
