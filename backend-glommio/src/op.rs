@@ -17,14 +17,15 @@ use owned_io_os as os;
 #[derive(Debug)]
 pub(crate) struct Tcp {
     tcp: RefCell<TcpStream>,
-    /// A read has waited. So the next attempt is made because something arrived.
-    has_waited: Cell<bool>,
+    /// Something is likely to have arrived: a read has waited, or nothing was read yet. A client that was accepted has
+    /// often sent its request, which glommio sees only after it has polled the ring.
+    is_likely: Cell<bool>,
 }
 
 impl Tcp {
     /// Registers `fd`, with the reactor of the executor that polls this.
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        Self { tcp: RefCell::new(register(fd)), has_waited: Cell::new(false) }
+        Self { tcp: RefCell::new(register(fd)), is_likely: Cell::new(true) }
     }
 
     /// Receives what has arrived into `buf` from its start, and sets its exact length. `buf` has capacity.
@@ -38,9 +39,9 @@ impl Tcp {
     ) -> Poll<io::Result<usize>> {
         // Each round after the first two was woken for bytes that another reader took.
         loop {
-            if !self.has_waited.replace(false) {
+            if !self.is_likely.replace(false) {
                 let polled = self.poll_readable(cx);
-                self.has_waited.set(polled.is_pending());
+                self.is_likely.set(polled.is_pending());
                 ready!(polled)?;
             }
             match os::try_read(self.as_fd(), buf) {
@@ -56,6 +57,12 @@ impl Tcp {
         cx: &mut Context<'_>,
         buf: &mut PoolBuf,
     ) -> Poll<io::Result<usize>> {
+        if self.is_likely.replace(false) {
+            match os::try_read(self.as_fd(), buf) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return Poll::Ready(read),
+            }
+        }
         let memory = buf.memory_mut();
         let room = memory.len().min(TRANSFER_BYTES_MAX);
         let polled = Pin::new(&mut *self.tcp.borrow_mut()).poll_read(cx, &mut memory[..room]);

@@ -48,6 +48,7 @@
 //!
 //! | call | is |
 //! |---|---|
+//! | first read of a connection | `recv` without waiting; if nothing has arrived, as the next ones |
 //! | read | RECV |
 //! | pooled read | RECV while `Pool::take_for_waiting_read` has a buffer, else POLL_ADD and then `recv` without waiting |
 //! | write | SEND |

@@ -7,6 +7,7 @@
 //! - `type MyStream = completion::Stream<MySocket>`
 //! - `type MyListener = completion::Listener<MySocket>`
 
+use std::cell::Cell;
 use std::fmt::Debug;
 use std::io;
 use std::net::Shutdown;
@@ -14,9 +15,9 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-use owned_io::{BufResult, Clock, IoBuf, IoBufMut, IoVec, Pool, PoolBuf};
+use owned_io::{BufResult, Clock, IoBuf, IoBufMut, IoVec, Pool, PoolBuf, coop};
 
-use crate::{ListenSocket, Socket, check_written, shutdown, try_read_pooled};
+use crate::{ListenSocket, Socket, check_written, shutdown, try_read, try_read_pooled};
 
 /// A TCP connection.
 pub type Stream<S> = crate::Stream<CompletionSocket<S>>;
@@ -33,7 +34,8 @@ pub type Listener<S> = crate::Listener<CompletionSocket<S>>;
 /// A socket whose operations go through a ring.
 ///
 /// Each operation lets other tasks and I/O run: it completes only after the runtime has polled its ring. So
-/// no operation asks for the [budget](owned_io::coop).
+/// no operation asks for the [budget](owned_io::coop). The first read of a connection is tried without an operation,
+/// within the budget.
 ///
 /// Dropping a connected socket closes it, even while the kernel still works on an operation that was dropped
 /// or forgotten. [`SharedFd`] does that. Once a listening socket is dropped, clients are refused, likewise.
@@ -74,12 +76,28 @@ pub trait Completion: AsFd + Debug + Sized + 'static {
 
 /// The [`Socket`] and [`ListenSocket`] over a [`Completion`].
 #[derive(Debug)]
-pub struct CompletionSocket<S>(S);
+pub struct CompletionSocket<S> {
+    socket: S,
+    /// Whether nothing was read yet. Then a read is tried without an operation. A client that was accepted has often
+    /// sent its request, and an operation completes only after the runtime has polled its ring.
+    is_new: Cell<bool>,
+}
+
+impl<S> CompletionSocket<S> {
+    const fn new(socket: S) -> Self {
+        Self { socket, is_new: Cell::new(true) }
+    }
+
+    /// Whether a read is tried without an operation.
+    fn tries_to_read(&self) -> bool {
+        self.is_new.replace(false) && coop::has_budget()
+    }
+}
 
 impl<S: AsFd> AsFd for CompletionSocket<S> {
     #[inline]
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 
@@ -87,33 +105,45 @@ impl<S: Completion> Socket for CompletionSocket<S> {
     type Clock = S::Clock;
 
     fn register(fd: OwnedFd) -> io::Result<Self> {
-        S::register(fd).map(Self)
+        S::register(fd).map(Self::new)
     }
 
     fn connected(&self) -> impl Future<Output = io::Result<()>> {
-        self.0.writable()
+        self.socket.writable()
     }
 
-    async fn read<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B> {
+    async fn read<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
         // A receive of nothing would wait for data.
         if buf.buf_capacity() == 0 {
             return BufResult(Ok(0), buf);
         }
-        self.0.recv(buf).await
+        if self.tries_to_read() {
+            let result = try_read(self.as_fd(), &mut buf);
+            if !would_block(&result) {
+                return BufResult(result, buf);
+            }
+        }
+        self.socket.recv(buf).await
     }
 
     async fn read_pooled(&self, pool: &Pool) -> io::Result<PoolBuf> {
+        if self.tries_to_read() {
+            let result = try_read_pooled(self.as_fd(), pool);
+            if !would_block(&result) {
+                return result;
+            }
+        }
         // This takes one operation. Waiting without a buffer takes one and a system call.
         if let Some(buf) = pool.take_for_waiting_read() {
-            return self.0.recv(buf).await.into_result().map(|(_, buf)| buf);
+            return self.socket.recv(buf).await.into_result().map(|(_, buf)| buf);
         }
         // Each round but the last waits. It was woken for nothing: another reader took the bytes, or there
         // were none (a wrong checksum).
         loop {
-            self.0.readable().await?;
-            match try_read_pooled(self.as_fd(), pool) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                result => return result,
+            self.socket.readable().await?;
+            let result = try_read_pooled(self.as_fd(), pool);
+            if !would_block(&result) {
+                return result;
             }
         }
     }
@@ -122,7 +152,7 @@ impl<S: Completion> Socket for CompletionSocket<S> {
         if buf.buf_len() == 0 {
             return BufResult(Ok(0), buf);
         }
-        let BufResult(result, buf) = self.0.send(buf).await;
+        let BufResult(result, buf) = self.socket.send(buf).await;
         BufResult(result.and_then(check_written), buf)
     }
 
@@ -132,11 +162,11 @@ impl<S: Completion> Socket for CompletionSocket<S> {
         }
         // Each round waits in the ring.
         loop {
-            let BufResult(result, back) = self.0.send_vectored(bufs).await;
+            let BufResult(result, back) = self.socket.send_vectored(bufs).await;
             bufs = back;
             // SENDMSG on a non-blocking socket, unlike SEND, gives up when something else wakes it while the
             // send buffer is full: bytes to read, for example (Linux 6.18).
-            if !result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+            if !would_block(&result) {
                 return BufResult(result, bufs);
             }
         }
@@ -147,12 +177,16 @@ impl<S: Completion> ListenSocket for CompletionSocket<S> {
     type Socket = Self;
 
     fn register(fd: OwnedFd) -> io::Result<Self> {
-        S::register(fd).map(Self)
+        S::register(fd).map(Self::new)
     }
 
     fn readable(&mut self) -> impl Future<Output = io::Result<()>> {
-        self.0.readable()
+        self.socket.readable()
     }
+}
+
+fn would_block<T>(result: &io::Result<T>) -> bool {
+    result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
 }
 
 /// The descriptor of a socket. The operations in the kernel share it, and nothing else may.

@@ -94,6 +94,9 @@ pub trait Readiness: AsFd + Debug + Sized + 'static {
 #[derive(Debug)]
 pub struct ReadinessSocket<S> {
     socket: S,
+    /// Whether nothing was read yet. Then a read is tried without asking the reactor. A client that was accepted has
+    /// often sent its request, and the reactor reports it only after it is polled again.
+    is_new: Cell<bool>,
     /// Whether the last write left room in the kernel's buffer. Then the next one is tried without asking the
     /// reactor. That saves 80 of 1,180 instructions of an echo on tokio.
     has_room: Cell<bool>,
@@ -110,7 +113,7 @@ impl<S: Readiness> Socket for ReadinessSocket<S> {
     type Clock = S::Clock;
 
     fn register(fd: OwnedFd) -> io::Result<Self> {
-        Ok(Self { socket: S::register(fd)?, has_room: Cell::new(true) })
+        S::register(fd).map(Self::new)
     }
 
     async fn connected(&self) -> io::Result<()> {
@@ -130,7 +133,7 @@ impl<S: Readiness> Socket for ReadinessSocket<S> {
     }
 
     fn read_pooled(&self, pool: &Pool) -> impl Future<Output = io::Result<PoolBuf>> {
-        // Each attempt takes a buffer, and is made only when the reactor reports something to read.
+        // Each attempt takes a buffer. All but the first are made only when the reactor reports something to read.
         poll_fn(move |cx| {
             let mut buf = None;
             let result = self.poll_io(cx, Interest::Read, pool.buf_bytes(), || {
@@ -166,8 +169,12 @@ impl<S: Readiness> Socket for ReadinessSocket<S> {
 }
 
 impl<S: Readiness> ReadinessSocket<S> {
-    /// Tries `transfer` each time the reactor reports `interest`, until the result is not `WouldBlock`. A write that
-    /// is likely to find room is tried before any report. `transfer` asks for `asked` bytes.
+    const fn new(socket: S) -> Self {
+        Self { socket, is_new: Cell::new(true), has_room: Cell::new(true) }
+    }
+
+    /// Tries `transfer` each time the reactor reports `interest`, until the result is not `WouldBlock`. The first read,
+    /// and a write that is likely to find room, are tried before any report. `transfer` asks for `asked` bytes.
     ///
     /// A short transfer has emptied or filled the kernel's buffer. So it clears the report, which saves the
     /// attempt that would only find that out. epoll reports new bytes again, also when it is edge-triggered
@@ -182,7 +189,11 @@ impl<S: Readiness> ReadinessSocket<S> {
         // Each round but the last clears the report. What the reactor reported before this poll bounds the
         // rounds: it is not polled meanwhile.
         loop {
-            if interest == Interest::Read || !self.has_room.get() {
+            let is_likely = match interest {
+                Interest::Read => self.is_new.replace(false),
+                Interest::Write => self.has_room.get(),
+            };
+            if !is_likely {
                 ready!(self.socket.poll_ready(cx, interest))?;
             }
             // Checked only now, because an operation that has to wait yields anyway.
@@ -225,7 +236,7 @@ impl<S: Readiness> ListenSocket for ReadinessSocket<S> {
     type Socket = Self;
 
     fn register(fd: OwnedFd) -> io::Result<Self> {
-        Ok(Self { socket: S::register(fd)?, has_room: Cell::new(true) })
+        S::register(fd).map(Self::new)
     }
 
     async fn readable(&mut self) -> io::Result<()> {

@@ -80,6 +80,8 @@ pub enum Defect {
     LosesClients,
     /// A listener accepts a hundred clients in one batch.
     AcceptsLongBatches,
+    /// The first read of a connection waits for a turn of the runtime.
+    WaitsAtFirst,
     /// A task is dropped after its first poll.
     ForgetsTasks,
     /// Running tasks are dropped after the runtime has ended.
@@ -172,6 +174,7 @@ macro_rules! canaries {
         $crate::__canaries! {
             functions { $runtime, $config }
             ends_tasks_late: EndsTasksLate => runtime::block_on_ends_its_tasks_within_the_runtime,
+            waits_at_first: WaitsAtFirst => os::the_first_read_of_a_connection_is_tried_at_once,
             drains_unbounded:
                 DrainsUnbounded => runtime::block_on_returns_while_a_task_is_always_ready,
         }
@@ -299,6 +302,9 @@ impl<R: Runtime, D: HasDefect> OwnedRead for CanaryRead<R, D> {
     async fn read<B: IoBufMut>(&mut self, mut buf: B) -> BufResult<usize, B> {
         if D::DEFECT == Defect::WaitsWithoutCapacity && buf.buf_capacity() == 0 {
             return pending().await;
+        }
+        if D::DEFECT == Defect::WaitsAtFirst {
+            R::sleep(Duration::ZERO).await;
         }
         if matches!(D::DEFECT, Defect::NeverYields | Defect::CountsReads) && buf.buf_capacity() > 0
         {

@@ -215,6 +215,7 @@ macro_rules! __conformance_cases {
                 ten_thousand_connections_are_open
                 a_burst_of_two_thousand_connects_is_served
                 accept_recovers_from_exhausted_descriptors
+                the_first_read_of_a_connection_is_tried_at_once
                 idle_connections_cost_no_cpu
                 a_flood_does_not_delay_timers
                 a_reset_is_an_error

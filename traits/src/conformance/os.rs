@@ -6,9 +6,11 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{Shutdown, SocketAddr};
 use std::num::NonZeroUsize;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use rustix::process::{
@@ -21,7 +23,8 @@ use socket2::SockRef;
 use super::Declared;
 use super::isolate::Peer;
 use super::support::{
-    A_WHILE, SOON, connect, echo, expect_error, fill, listener, loopback, pair, run, soon, within,
+    A_WHILE, SOON, connect, echo, expect_error, fill, listener, loopback, pair, poll_once, run,
+    soon, within,
 };
 use crate::{
     AddrError, BufResult, ByteStream, ConnectOptions, IoVec, Keepalive, OwnedRead, OwnedWrite,
@@ -100,6 +103,34 @@ pub fn accept_recovers_from_exhausted_descriptors<R: Runtime>(config: &R::Config
 
         peer.request::<R>("close 66").await;
         peer.request::<R>("echo 35").await; // the ones that had waited
+    });
+}
+
+/// "The first read of a connection returns at once what has arrived by then, even if the runtime has not looked for it
+/// yet."
+pub fn the_first_read_of_a_connection_is_tried_at_once<R: Runtime>(config: &R::Config) {
+    run::<R, _>(config, async {
+        let (mut listener, addr) = listener::<R>(loopback());
+        let pool = Pool::new(PoolConfig::default());
+        for is_pooled in [false, true] {
+            let mut client = connect::<R>(addr).await;
+            client.write_all("early").await.into_result().unwrap();
+            R::sleep(A_WHILE).await; // the bytes arrive
+            let (mut server, _) = listener.accept().await.unwrap();
+            let read = async {
+                if is_pooled {
+                    server.read_pooled(&pool).await.map(|buf| buf.to_vec())
+                } else {
+                    server.read(Vec::with_capacity(16)).await.into_result().map(|(_, buf)| buf)
+                }
+            };
+            let Poll::Ready(read) = poll_once(pin!(read)).await else {
+                panic!(
+                    "expected the first poll of a read to return (pooled: {is_pooled}); seen: it waits"
+                );
+            };
+            assert!(b"early".starts_with(&read.unwrap()), "expected the bytes that were sent");
+        }
     });
 }
 
