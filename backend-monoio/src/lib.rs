@@ -50,11 +50,11 @@
 //!
 //! # Platform notes
 //!
-//! A read is a `RECV` of the ring, a write is a `SEND`. A pooled read is a `RECV` while `Pool::take_for_waiting_read`
-//! has a buffer. Otherwise it waits by `POLL_ADD`, then receives. A vectored write waits likewise, then
-//! calls `sendmsg`, because monoio's own is a `WRITEV`, which raises SIGPIPE. Accept tries `accept4` first,
-//! and connect begins without waiting; both then wait by `POLL_ADD`. Closing is a `CLOSE` within the runtime,
-//! and close(2) outside of it. Each worker has a descriptor that is always readable, next to its ring and its
+//! A read is a `RECV` of the ring, a write is a `SEND`. The first read of a connection tries `recv` before that. A pooled
+//! read is a `RECV` while `Pool::take_for_waiting_read` has a buffer. Otherwise it waits by `POLL_ADD`, then receives. A
+//! vectored write waits likewise, then calls `sendmsg`, because monoio's own is a `WRITEV`, which raises SIGPIPE. Accept
+//! tries `accept4` first, and connect begins without waiting; both then wait by `POLL_ADD`. Closing is a `CLOSE` within
+//! the runtime, and close(2) outside of it. Each worker has a descriptor that is always readable, next to its ring and its
 //! eventfd. A sleep of zero waits for it, which took 0.9 µs.
 //!
 //! A read, a write and a sync of a file are `READ`, `WRITE` and `FSYNC`. A vectored write is a system call on the pool for
