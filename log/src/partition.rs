@@ -112,7 +112,8 @@ impl<R: Runtime + Files> Partition<R> {
     /// before the offset that was asked for: the caller skips messages of it. The result is empty if nothing is stored
     /// from there on. A read may return less than is stored.
     ///
-    /// Only acknowledged batches are read. Recent ones come from memory.
+    /// Only acknowledged batches are read. Recent ones come from memory. Batches that come from the disk share memory,
+    /// which is at most twice as large as they are together.
     ///
     /// # Errors
     /// [`Corrupt`](crate::ErrorKind::Corrupt) with the file and the position: what is before it can be read, and the

@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use owned_io::Files;
+use bytes::{Bytes, BytesMut};
+use owned_io::{Files, coop};
 
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader, payload_crc};
 use crate::segment::{Opened, Segment, Target};
@@ -141,12 +142,13 @@ async fn read_segment<R: Files>(
             let header = match BatchHeader::decode(head, opened.header.salt) {
                 Some(header) => header,
                 None if found.is_empty() => return Err(corrupt()),
-                None => return Ok(found), // the next read comes to the damage
+                // The next read comes to the damage.
+                None => return Ok(released(found, bytes.len())),
             };
             let end = at + header.stored_len();
             // Offsets go forward, and the batch ends within the segment.
             if header.base_offset < next_offset || position + end > len {
-                return if found.is_empty() { Err(corrupt()) } else { Ok(found) };
+                return if found.is_empty() { Err(corrupt()) } else { Ok(released(found, bytes.len())) };
             }
             if target.skips(&header) {
                 (at, next_offset) = (end, header.next_offset());
@@ -165,16 +167,34 @@ async fn read_segment<R: Files>(
             }
             let stored = bytes.slice(at as usize + BATCH_HEADER_BYTES..end as usize);
             if payload_crc(std::slice::from_ref(&stored)) != header.payload_crc {
-                return if found.is_empty() { Err(corrupt()) } else { Ok(found) };
+                return if found.is_empty() { Err(corrupt()) } else { Ok(released(found, bytes.len())) };
             }
             let BatchHeader { base_offset, count, timestamp, .. } = header;
             found.push(Batch { base_offset, count, timestamp, bytes: stored });
             (at, next_offset) = (end, header.next_offset());
         }
+        found = released(found, bytes.len());
         if at == 0 && needed == 0 {
             return Err(Error::corrupt(&segment.path, position)); // less than a header is left
         }
         position += at;
     }
     Ok(found)
+}
+
+/// The batches of a read of `read_bytes` bytes, whose memory they share. If they are less than half of it, they are
+/// copied, so that the rest is not held with them.
+fn released(mut batches: Vec<Batch>, read_bytes: usize) -> Vec<Batch> {
+    let bytes: usize = batches.iter().map(|batch| batch.bytes.len()).sum();
+    if bytes >= read_bytes / 2 {
+        return batches;
+    }
+    coop::consume(bytes as u64 / 8);
+    let mut copy = BytesMut::with_capacity(bytes);
+    batches.iter().for_each(|batch| copy.extend_from_slice(&batch.bytes));
+    let mut copy: Bytes = copy.freeze();
+    for batch in &mut batches {
+        batch.bytes = copy.split_to(batch.bytes.len());
+    }
+    batches
 }

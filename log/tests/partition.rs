@@ -46,6 +46,7 @@ cases! {
     reads_go_from_segment_to_segment
     a_read_by_time_begins_at_the_first_batch_of_that_time
     a_batch_larger_than_everything_is_stored_and_read
+    a_small_batch_does_not_hold_what_was_read_behind_it
     what_cannot_be_appended_changes_nothing
     a_torn_tail_is_cut_wherever_it_is_torn
     damage_to_synced_batches_is_an_error_and_cuts_nothing
@@ -184,6 +185,22 @@ async fn a_batch_larger_than_everything_is_stored_and_read<R: Runtime + Files>()
         assert_eq!((refused.kind(), refused.batch_bytes()), (ErrorKind::TooLarge, Some(300_000)));
         assert_eq!(within(300_000).await.unwrap(), batches[..1]);
     }
+    end(log, dir).await;
+}
+
+async fn a_small_batch_does_not_hold_what_was_read_behind_it<R: Runtime + Files>() {
+    let dir = scratch::<R>();
+    let (log, _) = open::<R>(&dir, PartitionConfig::default()).await;
+    for len in [100, 1 << 20] {
+        log.append(1, |_| [Bytes::from(vec![7; len])]).await.unwrap();
+    }
+    close(log).await;
+    let (log, _) = open::<R>(&dir, PartitionConfig::default()).await; // nothing is in memory
+    let mut batches = log.read(ReadFrom::Offset(0), 1 << 20).await.unwrap();
+    assert_eq!(batches.len(), 1, "there is no room for the second");
+    let batch = batches.remove(0).bytes.try_into_mut().expect("nobody shares it");
+    assert_eq!(batch.len(), 100);
+    assert!(batch.capacity() <= 200, "{} bytes are held", batch.capacity());
     end(log, dir).await;
 }
 

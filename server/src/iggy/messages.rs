@@ -30,6 +30,9 @@ use super::storage::Position;
 /// The most messages of a batch. It is checked and stamped without a yield in between, so it may not have any number.
 pub const MESSAGES_MAX: u32 = 65_536;
 
+/// The work of stepping over a message, in nanoseconds: a few loads, of which one misses the cache.
+const STEP_NANOS: u64 = 5;
+
 /// The longest user headers of a message, in bytes, as Iggy's server has it.
 pub const USER_HEADERS_BYTES_MAX: usize = 100_000;
 
@@ -120,8 +123,11 @@ pub fn part(messages: &Bytes, count: u32, skip: u32, take: u32) -> Result<(Bytes
         }
         Ok(at)
     };
-    let start = walk(0, skip.min(count))?;
-    let end = if skip + taken == count { messages.len() } else { walk(start, taken)? };
+    let (skipped, is_rest) = (skip.min(count), skip.saturating_add(taken) >= count);
+    let steps = u64::from(skipped) + if is_rest { 0 } else { u64::from(taken) };
+    coop::consume(steps * STEP_NANOS);
+    let start = walk(0, skipped)?;
+    let end = if is_rest { messages.len() } else { walk(start, taken)? };
     Ok((messages.slice(start..end), taken))
 }
 

@@ -16,7 +16,7 @@ use owned_io::{
     BufResult, ByteStream, IoBufMutExt, IoVec, MemoryAccount, MemoryWait, OwnedRead, OwnedWrite,
     OwnedWriteExt, Reservation, Runtime, ShutdownHandle, Spare, coop, shutdown_after,
 };
-use owned_io_websocket::stream::{Error, Received, Unsent};
+use owned_io_websocket::stream::{COPIED_BYTES_MAX, Error, Received, Unsent};
 use owned_io_websocket::{AnyIncoming, AnyOutgoing, CloseCode, CloseFrame, Fragment, MessageKind};
 
 use super::message::reset_on_timeout;
@@ -235,10 +235,22 @@ async fn answer<R: Runtime>(
 ) -> Result<(), Error> {
     let mut answer_room = PollRoom::<R>::new(ctx, &request);
     let answer = session.answer::<R>(request, &mut answer_room).await;
-    drop(answer_room); // the queue reserves the same bytes, before any other connection can
+    let shared_bytes = answer.iter().filter(|piece| is_shared(piece)).map(Bytes::len).sum();
+    answer_room.reservation.force(0); // the queue reserves the same bytes, before any other connection can
     queue(answer, outgoing).await?;
+    if shared_bytes > 0 {
+        // The next answer waits for this one, because what it shares may be as long again.
+        answer_room.reservation.force(shared_bytes);
+        outgoing.flush().await?;
+    }
     coop::yield_if_exhausted::<R>().await;
     Ok(())
+}
+
+/// Whether the queue of a WebSocket counts nothing of a piece: it does not copy it, and the memory is not the piece's
+/// own. Batches that were read together share theirs.
+fn is_shared(piece: &Bytes) -> bool {
+    piece.len() > COPIED_BYTES_MAX && !piece.is_unique()
 }
 
 async fn refuse_message(

@@ -49,8 +49,13 @@ const STREAM: &str = "s";
 
 /// Opens a server on [`DIR`], with small segments and little memory.
 pub(crate) async fn open(sync: SyncPolicy) -> io::Result<Rc<Iggy>> {
+    open_with(sync, 4096).await
+}
+
+/// Opens a server on [`DIR`], with segments of that length and little memory.
+pub(crate) async fn open_with(sync: SyncPolicy, segment_bytes: u64) -> io::Result<Rc<Iggy>> {
     let mut config = PartitionConfig::default();
-    (config.sync, config.segment_bytes) = (sync, 4096);
+    (config.sync, config.segment_bytes) = (sync, segment_bytes);
     let (storage, catalogue) = DurableStorage::<Sim>::open(Path::new(DIR), config, 10_000).await?;
     let credentials = Credentials::new("iggy".into(), "secret".into()).expect("they are short");
     let hub = Arc::new(Hub::new(credentials));
@@ -273,9 +278,9 @@ pub(crate) fn send_frame(topic: &str, payload: &[u8]) -> Vec<u8> {
     frame.to_vec()
 }
 
-/// The bytes of a poll of the first message of partition 0.
-pub(crate) fn poll_frame(topic: &str) -> Vec<u8> {
-    frame(POLL_MESSAGES_CODE, &poll(topic, 0, WirePollingStrategy::first(), 1))
+/// The bytes of a poll of the first messages of partition 0.
+pub(crate) fn poll_frame(topic: &str, count: u32) -> Vec<u8> {
+    frame(POLL_MESSAGES_CODE, &poll(topic, 0, WirePollingStrategy::first(), count))
 }
 
 fn frame(code: u32, request: &impl WireEncode) -> Vec<u8> {

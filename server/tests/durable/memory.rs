@@ -18,15 +18,25 @@ use owned_io_sim::{Fault, Sim, SimStream, World, pipe, run, seeds};
 use owned_io_websocket::handshake::Offer;
 use owned_io_websocket::stream::{Buffers, Message, connect};
 
-use super::client::{Client, login_frame, open, poll_frame, send_frame};
+use super::client::{Client, login_frame, open_with, poll_frame, send_frame};
 
 /// A connection to a server with a message of `len` bytes.
 async fn serve(len: usize) -> io::Result<(SimStream, SimStream, Context)> {
-    let server = open(SyncPolicy::Batch).await?;
+    serve_batches(4096, &[len]).await
+}
+
+/// A connection to a server with a batch of one message for each of these lengths.
+async fn serve_batches(
+    segment_bytes: u64,
+    lens: &[usize],
+) -> io::Result<(SimStream, SimStream, Context)> {
+    let server = open_with(SyncPolicy::Batch, segment_bytes).await?;
     let mut producer = Client::login(&server).await;
     producer.create_stream().await.unwrap();
     producer.create_topic("t", 1, (0, 0)).await.unwrap();
-    producer.send("t", 0, &[vec![7; len]]).await.unwrap();
+    for len in lens {
+        producer.send("t", 0, &[vec![7; *len]]).await.unwrap();
+    }
     // Half of it is not guaranteed to any connection: 28 MB.
     let memory = Memory::divide(64 << 20, 100).expect("enough memory");
     let mut resources = Resources::new(memory, None, WebSockets::default(), Limits::default());
@@ -46,7 +56,7 @@ fn a_long_batch_is_held_by_the_connection_that_polls_it() {
         let (mut client, serving, ctx) = serve(LONG).await?;
         let account = ctx.connection.account().clone();
         let task = Sim::spawn(async move { iggy::serve::<Sim>(serving, &ctx).await });
-        client.write_all([login_frame(), poll_frame("t")].concat()).await.into_result()?;
+        client.write_all([login_frame(), poll_frame("t", 1)].concat()).await.into_result()?;
         Sim::sleep(Duration::from_secs(1)).await;
         assert!(account.held_bytes() >= LONG, "{} are held", account.held_bytes());
         let len = 12 + 8 + 16 + 64 + LONG; // a login, a header, and a poll with a message
@@ -93,6 +103,34 @@ fn a_batch_is_held_by_its_connection_although_the_client_has_gone() {
     });
 }
 
+/// Batches that were read together share their memory, of which the queue of the WebSocket counts nothing. The
+/// connection holds one such answer at a time.
+#[test]
+fn batches_that_were_read_together_are_held_by_the_connection_that_polls_them() {
+    const LEN: usize = 900_000;
+    run(seeds(3), async |_| {
+        let (client, serving, ctx) = serve_batches(8 << 20, &[LEN, LEN]).await?;
+        let account = ctx.connection.account().clone();
+        drop(Sim::spawn(async move { http::serve::<Sim>(serving, &ctx).await.unwrap() }));
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(64 << 20));
+        let offer = Offer { host: "localhost", path: "/", ..Offer::default() };
+        let config = owned_io_websocket::Config::default();
+        let mut socket = connect::<Sim, _>(client, &buffers, config, &offer).await.unwrap().0;
+        socket.outgoing.send(Message::Binary(&login_frame())).await.unwrap();
+        socket.incoming.receive().await.unwrap().expect("an answer");
+        let polls = [poll_frame("t", 2), poll_frame("t", 2)].concat();
+        socket.outgoing.send(Message::Binary(&polls)).await.unwrap();
+        Sim::sleep(Duration::from_secs(1)).await; // nobody reads the answers
+        let held = account.held_bytes();
+        assert!((2 * LEN..4 * LEN).contains(&held), "{held} are held");
+        for _ in 0..2 {
+            let answer = socket.incoming.receive().await.unwrap().expect("an answer");
+            assert_eq!(answer.as_bytes().len(), 8 + 16 + 2 * (64 + LEN));
+        }
+        Ok(())
+    });
+}
+
 /// There is room for it once, and not for a second one in the queue of the WebSocket.
 #[test]
 fn a_long_batch_is_reserved_once_on_its_way_to_a_websocket() {
@@ -105,7 +143,7 @@ fn a_long_batch_is_reserved_once_on_its_way_to_a_websocket() {
         let offer = Offer { host: "localhost", path: "/", ..Offer::default() };
         let config = owned_io_websocket::Config::default();
         let mut socket = connect::<Sim, _>(client, &buffers, config, &offer).await.unwrap().0;
-        for (request, len) in [(login_frame(), 12), (poll_frame("t"), 8 + 16 + 64 + LONG)] {
+        for (request, len) in [(login_frame(), 12), (poll_frame("t", 1), 8 + 16 + 64 + LONG)] {
             socket.outgoing.send(Message::Binary(&request)).await.unwrap();
             let answer = socket.incoming.receive().await.unwrap().expect("an answer");
             assert_eq!(answer.as_bytes().len(), len);

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use bytes::Bytes;
 use iggy_binary_protocol::requests::consumer_offsets::{
     DeleteConsumerOffsetRequest, GetConsumerOffsetRequest, StoreConsumerOffsetRequest,
 };
@@ -239,10 +240,15 @@ fn start(
     (count > 0 && offset < next).then_some(ReadFrom::Offset(offset.max(first)))
 }
 
-/// At most `count` messages of the batches, without those before `from`.
+/// At most `count` messages of the batches, without those before `from`. If they are less than half of the batches,
+/// they are copied, so that the rest is not held with them.
 fn select(found: Vec<StoredBatch>, from: ReadFrom, count: u32) -> Result<Vec<StoredBatch>, Status> {
     let mut left = count;
     let mut selected = Vec::with_capacity(found.len());
+    let bytes_of = |batches: &[StoredBatch]| -> usize {
+        batches.iter().map(|batch| batch.bytes.len()).sum()
+    };
+    let found_bytes = bytes_of(&found);
     for batch in found {
         if left == 0 {
             break;
@@ -260,6 +266,13 @@ fn select(found: Vec<StoredBatch>, from: ReadFrom, count: u32) -> Result<Vec<Sto
         coop::consume(coop::cost::source_message(0));
         let base_offset = batch.base_offset + u64::from(skip);
         selected.push(StoredBatch { base_offset, count: taken, bytes, ..batch });
+    }
+    let bytes = bytes_of(&selected);
+    if bytes < found_bytes / 2 {
+        coop::consume(bytes as u64 / 8);
+        for batch in &mut selected {
+            batch.bytes = Bytes::copy_from_slice(&batch.bytes);
+        }
     }
     Ok(selected)
 }

@@ -11,6 +11,7 @@ use iggy_binary_protocol::responses::system::{
     ClusterMetadataResponse, ClusterNodeResponse, StatsResponse,
 };
 use iggy_binary_protocol::responses::topics::GetTopicResponse;
+use owned_io::coop;
 
 use super::super::answer::{self, Answer, Totals};
 use super::super::catalogue::{GroupId, LogId, Topic, TopicId};
@@ -26,6 +27,9 @@ pub(in crate::iggy) const USER_ID: u32 = 0;
 
 /// The user of a client that has not logged in.
 const NO_USER_ID: u32 = u32::MAX;
+
+/// The work of asking a log for its offsets and its size, in nanoseconds: three cache misses.
+const LOG_STATE_NANOS: u64 = 100;
 
 impl Broker {
     /// Answers a question. What is not there is answered by nothing, as by Iggy's server.
@@ -210,6 +214,7 @@ impl Broker {
 
     fn totals(&self, logs: impl Iterator<Item = LogId>) -> Totals {
         logs.map(|log| {
+            coop::consume(LOG_STATE_NANOS);
             let (offsets, size) = self.log_state(log);
             Totals::new(offsets, size)
         })

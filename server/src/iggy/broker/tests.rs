@@ -23,6 +23,7 @@ use iggy_binary_protocol::responses::streams::*;
 use iggy_binary_protocol::responses::system::*;
 use iggy_binary_protocol::responses::topics::*;
 use iggy_binary_protocol::*;
+use owned_io::coop;
 use owned_io_sim::Sim;
 
 use super::super::clients::Transport;
@@ -534,6 +535,26 @@ fn the_members_of_a_group_share_the_partitions() {
         assert_eq!(one.send(GET_CONSUMER_GROUP_CODE, &get).await, Ok(Bytes::new()));
         let refused = one.send(JOIN_CONSUMER_GROUP_CODE, &join()).await;
         assert_eq!(refused, Err(status(Status::ConsumerGroupIdNotFound)));
+    });
+}
+
+/// A connection yields between its commands once it has done enough work. So work must count that grows with what is
+/// there, also if the answer is short.
+#[test]
+fn commands_with_short_answers_count_their_work() {
+    run(async |server: Server| {
+        let mut client = server.login().await;
+        client.create(500).await;
+        coop::refill();
+        client.ask(GET_STATS_CODE, BytesMut::new()).await.unwrap();
+        assert!(coop::spent_nanos() >= 500 * 100, "{} for partitions", coop::spent_nanos());
+
+        let to = WirePartitioning::PartitionId(0);
+        client.produce(&[&b"message"[..]; 5_000], to).await.unwrap();
+        coop::refill();
+        let last = poll(consumer(), WirePollingStrategy::last(), 1);
+        assert_eq!(client.poll(&last).await.unwrap().offsets(), [4_999]);
+        assert!(coop::spent_nanos() >= 4_999 * 5, "{} for messages", coop::spent_nanos());
     });
 }
 
