@@ -1,8 +1,8 @@
 //! [`Clients`]: the connected clients of all workers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The clients that are connected, over all workers. Cloning gives another handle to the same.
@@ -15,13 +15,17 @@ pub struct Clients {
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// How many clients have left.
-    departures: AtomicU64,
+    /// Whether `departed` is not empty. It changes with the lock held, and is read without it: each request about a
+    /// consumer group asks for it.
+    has_departed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct State {
     clients: BTreeMap<u32, Client>,
+    /// The clients that have joined a consumer group and have left since. They are taken before another client joins,
+    /// so there are at most as many as were connected then.
+    departed: BTreeSet<u32>,
     last_id: u32,
 }
 
@@ -34,6 +38,8 @@ pub struct Client {
     pub address: Option<SocketAddr>,
     /// Whether it has logged in.
     pub is_logged_in: bool,
+    /// Whether it has ever joined a consumer group.
+    has_joined: bool,
 }
 
 /// How a client is connected, as the protocol numbers it.
@@ -64,7 +70,8 @@ impl Clients {
                 break state.last_id;
             }
         };
-        state.clients.insert(id, Client { transport, address, is_logged_in: false });
+        let client = Client { transport, address, is_logged_in: false, has_joined: false };
+        state.clients.insert(id, client);
         Registration { clients: self.clone(), id }
     }
 
@@ -83,9 +90,23 @@ impl Clients {
         self.lock().clients.len()
     }
 
-    /// How many have left. It changes whenever one leaves.
-    pub fn departures(&self) -> u64 {
-        self.shared.departures.load(Ordering::Acquire)
+    /// Records that a client joins a consumer group, so that [`take_departed`](Self::take_departed) tells when it has
+    /// left. Returns whether it is still connected. The caller takes those that have departed first.
+    pub fn set_joined(&self, id: u32) -> bool {
+        let mut state = self.lock();
+        let Some(client) = state.clients.get_mut(&id) else { return false };
+        client.has_joined = true;
+        true
+    }
+
+    /// The clients that have left since the last call. Clients that never joined a consumer group are not among them.
+    pub fn take_departed(&self) -> BTreeSet<u32> {
+        if !self.shared.has_departed.load(Ordering::Acquire) {
+            return BTreeSet::new();
+        }
+        let mut state = self.lock();
+        self.shared.has_departed.store(false, Ordering::Release);
+        std::mem::take(&mut state.departed)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -109,8 +130,12 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.clients.lock().clients.remove(&self.id);
-        self.clients.shared.departures.fetch_add(1, Ordering::AcqRel);
+        let mut state = self.clients.lock();
+        let removed = state.clients.remove(&self.id);
+        if removed.is_some_and(|client| client.has_joined) {
+            state.departed.insert(self.id);
+            self.clients.shared.has_departed.store(true, Ordering::Release);
+        }
     }
 }
 
@@ -128,9 +153,27 @@ mod tests {
         assert!(clients.get(1).unwrap().is_logged_in && !clients.get(2).unwrap().is_logged_in);
         drop(one);
         assert!(clients.get(1).is_none());
-        assert_eq!((clients.count(), clients.departures()), (1, 1));
+        assert_eq!(clients.count(), 1);
         clients.lock().last_id = u32::MAX - 1;
         let ids = [(); 3].map(|()| clients.register(Transport::Tcp, None));
         assert_eq!(ids.map(|registration| registration.id()), [u32::MAX, 1, 3]);
+    }
+
+    #[test]
+    fn only_departures_of_clients_that_joined_a_group_are_recorded() {
+        let clients = Clients::default();
+        let [stays, joined, also_joined, never_joined] =
+            [(); 4].map(|()| clients.register(Transport::Tcp, None));
+        for joins in [&stays, &joined, &also_joined] {
+            assert!(clients.set_joined(joins.id()));
+        }
+        drop(never_joined);
+        assert_eq!(clients.take_departed(), BTreeSet::new());
+        drop((joined, also_joined));
+        assert!(!clients.set_joined(2), "it has left");
+        assert_eq!(clients.take_departed(), BTreeSet::from([2, 3]));
+        assert_eq!(clients.take_departed(), BTreeSet::new());
+        drop(stays);
+        assert_eq!(clients.take_departed(), BTreeSet::from([1]));
     }
 }

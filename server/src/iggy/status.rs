@@ -84,7 +84,7 @@ pub enum Status {
     InvalidConsumerGroupName = 5005,
     /// The client is no member of the group.
     ConsumerGroupMemberNotFound = 5006,
-    /// There are as many consumer groups as there may be.
+    /// There are as many consumer groups, or memberships of them, as there may be.
     CannotCreateConsumerGroup = 5007,
 }
 

@@ -100,7 +100,7 @@ impl Broker {
         match record {
             Record::PartitionsAdded { at, .. } | Record::PartitionsRemoved { at, .. } => {
                 let partitions = catalogue.topic_at(*at)?.partitions().len();
-                members.repartition(*at, partitions);
+                members.repartition(*at, partitions as u32);
             }
             Record::GroupDeleted { at } => members.remove(|group| group == *at),
             Record::TopicDeleted { .. } | Record::StreamDeleted { .. } => {
@@ -148,7 +148,10 @@ impl Broker {
         let catalogue = self.catalogue.borrow();
         let (group, _) = catalogue.group(stream_id, topic_id, group_id)?;
         let partitions = catalogue.topic_at(group.at)?.partitions().len();
-        self.members.borrow_mut().join(group, client, partitions);
+        if !self.clients.set_joined(client) {
+            return Err(Status::Disconnected); // nobody reads the answer: the client has left
+        }
+        self.members.borrow_mut().join(group, client, partitions as u32)?;
         Ok(Answer::empty())
     }
 
@@ -161,8 +164,7 @@ impl Broker {
         let LeaveConsumerGroupRequest { stream_id, topic_id, group_id } = request;
         let catalogue = self.catalogue.borrow();
         let (group, _) = catalogue.group(stream_id, topic_id, group_id)?;
-        let partitions = catalogue.topic_at(group.at)?.partitions().len();
-        self.members.borrow_mut().leave(group, client, partitions)?;
+        self.members.borrow_mut().leave(group, client)?;
         Ok(Answer::empty())
     }
 }

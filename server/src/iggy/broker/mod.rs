@@ -48,8 +48,6 @@ pub struct Broker {
     /// Every command is refused: the storage is being closed, or was.
     is_closing: Cell<bool>,
     clients: Clients,
-    /// [`Clients::departures`] when `members` was last compared with the clients.
-    departures: Cell<u64>,
     environment: Environment,
     node: Node,
     started_at: u64,
@@ -74,7 +72,6 @@ impl Broker {
             changing: Mutex::new(()),
             is_closing: Cell::new(false),
             clients,
-            departures: Cell::new(0),
             environment,
             node,
             started_at: (environment.now)(),
@@ -178,13 +175,9 @@ impl Broker {
 
     /// Removes clients that have left from their groups.
     fn update_members(&self) {
-        let departures = self.clients.departures();
-        if self.departures.replace(departures) != departures {
-            let catalogue = self.catalogue.borrow();
-            let partitions =
-                |at| catalogue.topic_at(at).map_or(0, |topic| topic.partitions().len());
-            let is_here = |client| self.clients.get(client).is_some();
-            self.members.borrow_mut().retain(is_here, partitions);
+        let departed = self.clients.take_departed();
+        if !departed.is_empty() {
+            self.members.borrow_mut().remove_clients(&departed);
         }
     }
 }

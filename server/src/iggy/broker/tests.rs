@@ -26,7 +26,9 @@ use iggy_binary_protocol::*;
 use owned_io::coop;
 use owned_io_sim::Sim;
 
-use super::super::clients::Transport;
+use super::super::catalogue::{GroupId, TopicId};
+use super::super::clients::{Clients, Transport};
+use super::super::command::Command;
 use super::super::frame::Request;
 use super::super::messages::tests::request as send_request;
 use super::super::session::Session;
@@ -555,6 +557,42 @@ fn commands_with_short_answers_count_their_work() {
         let last = poll(consumer(), WirePollingStrategy::last(), 1);
         assert_eq!(client.poll(&last).await.unwrap().offsets(), [4_999]);
         assert!(coop::spent_nanos() >= 4_999 * 5, "{} for messages", coop::spent_nanos());
+    });
+}
+
+/// Its command can arrive from another worker after it has left.
+#[test]
+fn a_client_that_has_left_joins_no_group() {
+    owned_io_sim::block_on(async {
+        let clients = Clients::default();
+        let environment = Environment { now: || 1_000, random: || 99 };
+        let storage = Box::new(MemoryStorage::new(1 << 20, || 1_000));
+        let broker = Broker::new(storage, clients.clone(), environment, Node::default());
+        let create_group =
+            CreateConsumerGroupRequest { stream_id: zero(), topic_id: zero(), name: name("g") };
+        for command in [
+            Command::CreateStream(CreateStreamRequest { name: name("s") }),
+            Command::CreateTopic(create_topic("t", 2)),
+            Command::CreateGroup(create_group),
+        ] {
+            broker.execute(0, command, 0).await.unwrap();
+        }
+        let group = GroupId { at: TopicId { stream: 0, topic: 0 }, group: 0 };
+        let partitions = || {
+            broker.update_members();
+            let members = broker.members.borrow().of(group).into_iter();
+            members.map(|member| (member.client, member.partitions)).collect::<Vec<_>>()
+        };
+        let [stays, leaves] = [(); 2].map(|()| clients.register(Transport::Tcp, None));
+        for client in [stays.id(), leaves.id()] {
+            broker.execute(client, Command::JoinGroup(join()), 0).await.unwrap();
+        }
+        assert_eq!(partitions(), [(1, vec![0]), (2, vec![1])]);
+        drop(leaves);
+        assert_eq!(partitions(), [(1, vec![0, 1])]);
+        let refused = broker.execute(2, Command::JoinGroup(join()), 0).await;
+        assert_eq!(refused.map(drop), Err(Status::Disconnected));
+        assert_eq!(partitions(), [(1, vec![0, 1])]);
     });
 }
 
