@@ -52,7 +52,8 @@ impl Broker {
     }
 
     /// Offsets are changed at once and stored then, without waiting for other changes: they are many. So their records
-    /// may come behind the one that removes their partition ([`Catalogue::replay`](crate::iggy::catalogue::Catalogue)).
+    /// may come behind the one that removes their partition or their group
+    /// ([`Catalogue::replay`](crate::iggy::catalogue::Catalogue)).
     async fn change_offset(
         &self,
         epoch: Epoch,

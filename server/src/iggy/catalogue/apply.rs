@@ -18,8 +18,8 @@ impl Catalogue {
         self.try_apply(record).ok_or(RecordError::OutOfOrder)
     }
 
-    /// Makes the change that a record of a journal says. Like [`apply`](Self::apply), but an offset that was stored or
-    /// deleted while its partition was removed is skipped: the two records may be in either order.
+    /// Makes the change that a record of a journal or a snapshot says. Like [`apply`](Self::apply), but an offset is
+    /// skipped if its partition or its consumer group was removed meanwhile: the two records may be in either order.
     ///
     /// # Errors
     /// As for [`apply`](Self::apply).
@@ -126,7 +126,8 @@ impl Catalogue {
             }
             Record::GroupDeleted { at } => self.delete(*at)?,
             Record::OffsetStored { at, partition, consumer, offset } => {
-                let partition = self.partition_mut(*at, *partition)?;
+                let topic = self.topic_mut(*at).filter(|topic| topic.can_store(*consumer))?;
+                let partition = topic.partitions.get_mut(*partition as usize)?;
                 let is_new = partition.offsets.insert(*consumer, *offset).is_none();
                 self.counts.offsets += usize::from(is_new);
             }

@@ -134,6 +134,14 @@ impl Topic {
         found.ok_or(Status::ConsumerGroupIdNotFound)
     }
 
+    /// Whether a consumer can store offsets here: not if it is a group that there is not.
+    pub(super) fn can_store(&self, consumer: Consumer) -> bool {
+        match consumer {
+            Consumer::Single(_) => true,
+            Consumer::Group(group) => self.groups.contains_key(&group),
+        }
+    }
+
     /// The logs of all partitions.
     pub fn logs(&self) -> impl Iterator<Item = LogId> {
         self.partitions.iter().map(|partition| partition.log)

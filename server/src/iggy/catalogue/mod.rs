@@ -353,7 +353,7 @@ impl Catalogue {
     /// Asks to store an offset. Whether there is a message at the offset is for the caller to check.
     ///
     /// # Errors
-    /// No such stream, topic or partition, too many offsets.
+    /// No such stream, topic, partition or group, too many offsets.
     pub fn store_offset(
         &self,
         at: TopicId,
@@ -361,7 +361,11 @@ impl Catalogue {
         consumer: Consumer,
         offset: u64,
     ) -> Result<Record, Status> {
-        let stored = self.partition(at, partition)?.offset(consumer);
+        let topic = self.topic_at(at)?;
+        let stored = topic.partition(partition)?.offset(consumer);
+        if !topic.can_store(consumer) {
+            return Err(Status::ConsumerGroupIdNotFound);
+        }
         if stored.is_none() && self.counts.offsets >= OFFSETS_MAX {
             return Err(Status::CannotStoreConsumerOffset);
         }

@@ -31,7 +31,8 @@ impl Catalogue {
         bytes
     }
 
-    /// The catalogue that was [written](Self::to_bytes) as `bytes`.
+    /// The catalogue that was [written](Self::to_bytes) as `bytes`. Offsets of consumer groups that there are not are
+    /// skipped: versions until November 2026 could store them.
     ///
     /// # Errors
     /// They are none.
@@ -41,7 +42,7 @@ impl Catalogue {
             let (len, rest) = bytes.split_first_chunk().ok_or(RecordError::Truncated)?;
             let len = u32::from_le_bytes(*len) as usize;
             let (record, rest) = rest.split_at_checked(len).ok_or(RecordError::Truncated)?;
-            catalogue.apply(&Record::decode(record)?)?;
+            catalogue.replay(&Record::decode(record)?)?;
             bytes = rest;
         }
         Ok(catalogue)

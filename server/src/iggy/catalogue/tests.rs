@@ -162,6 +162,42 @@ fn an_offset_behind_the_end_of_its_partition_is_skipped_in_a_journal() {
     assert_eq!(catalogue.replay(&removed), Err(RecordError::OutOfOrder));
 }
 
+/// The record of the offset can come behind the one that deletes the group, in a journal. Snapshots of older versions
+/// have such offsets.
+#[test]
+fn an_offset_of_a_deleted_group_is_refused_and_skipped() {
+    let zero = WireIdentifier::numeric(0);
+    let at = TopicId { stream: 0, topic: 0 };
+    let mut catalogue = Catalogue::default();
+    let record = catalogue.create_stream("s", 0).unwrap();
+    catalogue.apply(&record).unwrap();
+    let record = catalogue.create_topic(&zero, "t", SETTINGS, 1, 0).unwrap();
+    catalogue.apply(&record).unwrap();
+    let group = Consumer::Group(0);
+    assert_eq!(catalogue.store_offset(at, 0, group, 5), Err(Status::ConsumerGroupIdNotFound));
+    let record = catalogue.create_group(&zero, &zero, "g").unwrap();
+    catalogue.apply(&record).unwrap();
+    let stored = catalogue.store_offset(at, 0, group, 5).unwrap();
+    catalogue.apply(&stored).unwrap();
+    let with_group = catalogue.clone();
+    let deleted = catalogue.delete_group(&zero, &zero, &zero).unwrap();
+    catalogue.apply(&deleted).unwrap();
+
+    assert_eq!(catalogue.counts().offsets, 0);
+    assert_eq!(catalogue.store_offset(at, 0, group, 6), Err(Status::ConsumerGroupIdNotFound));
+    assert_eq!(catalogue.apply(&stored), Err(RecordError::OutOfOrder));
+    let before = catalogue.clone();
+    assert_eq!(catalogue.replay(&stored), Ok(()));
+    assert_eq!(catalogue, before);
+
+    let mut bytes = catalogue.to_bytes();
+    let orphan = stored.to_bytes();
+    bytes.extend_from_slice(&(orphan.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(&orphan);
+    assert_eq!(Catalogue::from_bytes(&bytes), Ok(catalogue));
+    assert_eq!(Catalogue::from_bytes(&with_group.to_bytes()), Ok(with_group));
+}
+
 #[test]
 fn damaged_records_are_refused_and_change_nothing() {
     let mut numbers = Numbers(7);

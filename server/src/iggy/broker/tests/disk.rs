@@ -194,6 +194,31 @@ fn an_offset_that_comes_while_its_messages_are_purged_is_refused() {
     });
 }
 
+/// Nothing would ever remove the offset of a group that there is not.
+#[test]
+fn a_poll_that_has_read_for_a_deleted_group_is_refused() {
+    run_on_disk(async |server: Server, disk| {
+        let mut client = server.login().await;
+        client.create(1).await;
+        client.produce(&[b"0"], WirePartitioning::Balanced).await.unwrap();
+        let create =
+            CreateConsumerGroupRequest { stream_id: zero(), topic_id: zero(), name: name("g") };
+        client.send(CREATE_CONSUMER_GROUP_CODE, &create).await.unwrap();
+        let mut member = server.login().await;
+        member.send(JOIN_CONSUMER_GROUP_CODE, &join()).await.unwrap();
+        disk.is_slow.set(true);
+        let next = PollMessagesRequest { consumer: group(), ..next() };
+        let polled = Sim::spawn(async move { member.poll(&next).await });
+        pause().await;
+        let (stream_id, topic_id, group_id) = (zero(), zero(), zero());
+        let delete = DeleteConsumerGroupRequest { stream_id, topic_id, group_id };
+        client.send(DELETE_CONSUMER_GROUP_CODE, &delete).await.unwrap();
+        disk.is_slow.set(false);
+        let refused = polled.await.unwrap();
+        assert_eq!(refused, Err(status(Status::ConsumerGroupIdNotFound)));
+    });
+}
+
 #[test]
 fn polls_at_once_whose_offsets_cannot_be_stored_take_no_message() {
     run_on_disk(async |server: Server, disk| {
