@@ -55,16 +55,22 @@ impl Broker {
     }
 
     /// Removes all messages of logs, and the offsets that were stored for them: also if no record says so, because there
-    /// was no room for it.
+    /// was no room for it. An error of one log does not keep the others from being purged: their offsets are gone too.
+    /// The first error is returned.
     async fn purge_logs(&self, logs: &[LogId]) -> Result<(), Status> {
         self.logs.begin_epoch(logs);
         let purged: BTreeSet<_> = logs.iter().collect();
         let end = |log| if purged.contains(&log) { 0 } else { u64::MAX };
         self.catalogue.borrow_mut().clamp_offsets(end);
+        let mut all_purged = Ok(());
         for &log in logs {
-            self.logs.get(log)?.purge().await?;
+            let purged = match self.logs.get(log) {
+                Ok(log) => log.purge().await,
+                Err(status) => Err(status),
+            };
+            all_purged = all_purged.and(purged);
         }
-        Ok(())
+        all_purged
     }
 
     /// Makes a snapshot of the catalogue if one is due. The caller holds `changing`, so that all records are applied.

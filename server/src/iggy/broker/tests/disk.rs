@@ -24,6 +24,8 @@ struct Disk {
     is_full: Cell<bool>,
     /// No record is stored yet, and the storage is not closed yet.
     is_held: Cell<bool>,
+    /// The next log that is purged keeps its messages.
+    fails_purge: Cell<bool>,
     /// How many records were to be stored.
     records: Cell<u32>,
 }
@@ -97,7 +99,12 @@ impl MessageLog for DiskLog {
     }
 
     fn purge(&self) -> LocalFuture<'_, Result<(), Status>> {
-        self.log.purge()
+        Box::pin(async {
+            match self.disk.fails_purge.take() {
+                true => Err(Status::CannotAppendMessage),
+                false => self.log.purge().await,
+            }
+        })
     }
 }
 
@@ -237,6 +244,27 @@ fn polls_at_once_whose_offsets_cannot_be_stored_take_no_message() {
         }
         disk.is_full.set(false);
         assert_eq!(client.poll(&next()).await.unwrap().offsets(), [1]);
+    });
+}
+
+#[test]
+fn a_purge_that_fails_in_one_partition_goes_on_in_the_others() {
+    run_on_disk(async |server: Server, disk| {
+        let mut client = server.login().await;
+        client.create(3).await;
+        for partition in 0..3 {
+            client.produce(&[b"0"], WirePartitioning::PartitionId(partition)).await.unwrap();
+        }
+        disk.fails_purge.set(true);
+        let purge = PurgeTopicRequest { stream_id: zero(), topic_id: zero() };
+        let refused = client.send(PURGE_TOPIC_CODE, &purge).await;
+        assert_eq!(refused, Err(status(Status::CannotAppendMessage)));
+        let counts = |topic: GetTopicResponse| -> Vec<u64> {
+            topic.partitions.iter().map(|partition| partition.messages_count).collect()
+        };
+        assert_eq!(counts(client.topic().await), [1, 0, 0]);
+        client.send(PURGE_TOPIC_CODE, &purge).await.unwrap();
+        assert_eq!(counts(client.topic().await), [0, 0, 0]);
     });
 }
 
