@@ -92,17 +92,16 @@ impl Broker {
                 let found =
                     catalogue.group(&request.stream_id, &request.topic_id, &request.group_id);
                 let Ok((group, name)) = found else { return Ok(Answer::empty()) };
-                let members = self.members.borrow();
-                let members = members.of(group);
+                let members = self.members.borrow().of(group);
                 let topic = catalogue.topic_at(group.at)?;
                 Answer::of(&ConsumerGroupDetailsResponse {
                     group: answer::group(group.group, name, topic, members.len()),
                     members: members
-                        .iter()
+                        .into_iter()
                         .map(|member| ConsumerGroupMemberResponse {
                             id: member.client,
                             partitions_count: member.partitions.len() as u32,
-                            partitions: member.partitions.clone(),
+                            partitions: member.partitions,
                         })
                         .collect(),
                 })
@@ -126,7 +125,7 @@ impl Broker {
     fn groups(&self, at: TopicId, topic: &Topic) -> Answer {
         let members = self.members.borrow();
         Answer::list(topic.groups().map(|(group, name)| {
-            let count = members.of(GroupId { at, group }).len();
+            let count = members.count(GroupId { at, group });
             answer::group(group, name, topic, count)
         }))
     }
@@ -141,13 +140,13 @@ impl Broker {
         Answer::of(&ClientDetailsResponse { client, consumer_groups })
     }
 
-    /// What this server counts. What it does not measure is 0 or empty: the use of processor, memory and disks.
     /// How many partitions there are, and what is stored in them.
     pub fn stored(&self) -> (usize, Totals) {
         let catalogue = self.catalogue.borrow();
         (catalogue.counts().partitions, self.totals(catalogue.logs()))
     }
 
+    /// What this server counts. What it does not measure is 0 or empty: the use of processor, memory and disks.
     fn stats(&self) -> StatsResponse {
         let catalogue = self.catalogue.borrow();
         let counts = catalogue.counts();
