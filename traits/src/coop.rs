@@ -63,7 +63,13 @@ pub fn consume_transfer(bytes: usize) {
 /// Whether the current poll may do more work.
 #[inline]
 pub fn has_budget() -> bool {
-    LEFT.get() > 0
+    left_nanos() > 0
+}
+
+/// The rest of the budget, in nanoseconds. Negative if the last piece of work exceeded it.
+#[inline]
+pub(crate) fn left_nanos() -> i64 {
+    LEFT.get()
 }
 
 /// Lets other tasks and I/O run if the budget is used up. Otherwise it is ready at once.
