@@ -23,7 +23,7 @@
 //! | [`connection_limit`] | how many connections are served at once, in total and for each address |
 //! | [`connections`] | the registry of open connections, and how each is closed |
 //! | [`context`] | what a service is given for a connection |
-//! | [`watch`] | ends connections of echo, sink and source that are idle, or whose peers take nothing |
+//! | [`watch`] | ends connections of echo, sink, source and Iggy that are idle, or whose peers take nothing |
 //! | [`stalls`] | watches for workers that stall |
 //! | [`drain`] | ends the server without cutting connections off |
 //! | [`ticker`] | wakes the watch of each worker periodically |

@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use owned_io::{MemoryBudget, Runtime};
 use owned_io_stalls::{Config, Detector, Gauge};
 
-use crate::connection_limit::ConnectionLimit;
 use crate::service::stalls::Answers;
 
 /// How many stalls that are over are kept. One takes some 100 KB.
@@ -36,9 +36,7 @@ pub struct Stalls {
 #[derive(Clone)]
 struct Watching {
     detector: Detector,
-    /// The connections of all workers.
-    connections: Gauge,
-    /// The bytes of the common part of the budget that these hold.
+    /// The bytes of the common part of the budget that the connections of all workers hold.
     bytes: Gauge,
 }
 
@@ -89,34 +87,32 @@ impl Stalls {
         config.reports_per_minute = REPORTS_PER_MINUTE;
         config.symbol_bytes_max = SYMBOL_BYTES_MAX;
         let detector = Detector::start(config)?;
-        let connections = detector.gauge("connections", None);
         let bytes = detector.gauge("bytes held by connections", None);
-        self.watching = Some(Watching { detector, connections, bytes });
+        self.watching = Some(Watching { detector, bytes });
         Ok(())
     }
 
-    /// Watches the calling worker until it ends. Its connections, and the bytes that they hold of the common part of
-    /// the budget, become evidence.
-    pub(crate) fn watch_worker<R: Runtime>(
-        &self,
-        id: usize,
-        limit: &ConnectionLimit,
-        budget: &MemoryBudget,
-    ) {
+    /// Watches the calling worker until it ends. The bytes that its connections hold of the common part of the budget
+    /// become evidence.
+    pub(crate) fn watch_worker<R: Runtime>(&self, id: usize, budget: &MemoryBudget) {
         let Some(watching) = &self.watching else { return };
         let heart = watching.detector.watch_current_thread(&id.to_string());
-        let mut connections = Share::of(&watching.connections);
         let mut bytes = Share::of(&watching.bytes);
-        let (limit, budget) = (limit.clone(), budget.clone());
+        let budget = budget.clone();
         drop(R::spawn(async move {
             loop {
                 heart.beat();
-                connections.set(limit.in_use() as u64);
                 bytes.set(budget.common_bytes_held() as u64);
                 // A timer of the runtime would cost each wait for I/O, see `Ticker`.
                 heart.tick().await;
             }
         }));
+    }
+
+    /// The gauge of the connections to a listener, which all workers share. The detector compares it with the sockets
+    /// that are open. None if nothing is watched.
+    pub(crate) fn connections(&self, listener: SocketAddr) -> Option<Gauge> {
+        self.watching.as_ref().map(|watching| watching.detector.connections(listener))
     }
 
     /// The answers of `/stalls`, which all workers share.

@@ -1,4 +1,5 @@
-//! [`watch`]: ends connections of echo, sink and source, over TCP and TLS, that are idle, or whose peers take nothing.
+//! [`watch`]: ends connections of echo, sink, source and Iggy, over TCP and TLS, that are idle, or whose peers take
+//! nothing.
 //! WebSockets have timers of their own ([`StreamConfig`](owned_io_websocket::StreamConfig)).
 //!
 //! A timer for each wait would cost as much as the bytes of a message. Instead a connection records its progress,

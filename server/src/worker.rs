@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use owned_io::{ByteStream, Files, Runtime, StopSignal, Worker, select};
 use owned_io_log::PartitionConfig;
+use owned_io_stalls::Gauge;
 use tracing::{error, info, warn};
 
 use crate::accept::accept_loop;
@@ -36,15 +37,16 @@ pub(crate) async fn serve<R: Runtime + Files>(worker: Worker, server: &Server) -
     // A large log takes seconds to open. A server that is asked to end meanwhile has served nobody.
     let Some(clients) = opened.transpose()? else { return Ok(()) };
     let admins = Acceptor::for_admins(server, &clients.resources);
-    config.stalls.watch_worker::<R>(worker.id, &clients.limit, &clients.resources.budget);
+    config.stalls.watch_worker::<R>(worker.id, &clients.resources.budget);
     server.metrics.reply::<R>(worker.id, &clients.resources);
     let ticker = config.ticker.clone();
     drop(R::spawn(watch::<R>(clients.connections.clone(), config.limits, ticker)));
     let (mut accepting, mut accepting_admins) = (Vec::new(), Vec::new());
     for (listener, bound) in &server.listeners {
         let is_admin = listener.service == Service::Admin;
-        let acceptor = if is_admin { admins.clone() } else { clients.clone() };
+        let mut acceptor = if is_admin { admins.clone() } else { clients.clone() };
         let (tcp, listener, stop) = (R::listen(bound)?, *listener, worker.stop.clone());
+        acceptor.gauge = config.stalls.connections(listener.addr);
         let task = R::spawn(async move {
             // A loop that panics stops all workers; then the panic is reported.
             let _stop_all = StopOnDrop(stop);
@@ -106,6 +108,8 @@ struct Acceptor {
     connections: Connections,
     resources: Rc<Resources>,
     stop: StopSignal,
+    /// Counts the connections to the listener.
+    gauge: Option<Gauge>,
 }
 
 impl Acceptor {
@@ -119,7 +123,7 @@ impl Acceptor {
         let connections = Connections::new(server.drain.clone(), resources.budget.clone());
         let limit = server.limit.for_worker();
         let stop = worker.stop.clone();
-        Ok(Self { limit, connections, resources: Rc::new(resources), stop })
+        Ok(Self { limit, connections, resources: Rc::new(resources), stop, gauge: None })
     }
 
     /// With a limit and buffers of their own, and a stop signal that is given after the drain.
@@ -136,6 +140,7 @@ impl Acceptor {
                 ..clients.clone()
             }),
             stop: StopSignal::new(),
+            gauge: None,
         }
     }
 
@@ -165,8 +170,9 @@ impl Acceptor {
         open: impl AsyncFn(R::TcpStream, &Context) -> io::Result<S> + 'static,
         serve: impl AsyncFn(S, &Context) -> Result<(), E> + 'static,
     ) {
-        let Self { limit, connections, resources, stop } = self;
+        let Self { limit, connections, resources, stop, gauge } = self;
         let serve = async move |stream, connection: ConnectionHandle| {
+            let _counted = gauge.as_ref().map(Gauge::count); // until the stream is dropped
             let ctx = Context { connection, worker: Rc::clone(&resources) };
             let stream = match open(stream, &ctx).await {
                 Ok(stream) => stream,

@@ -181,6 +181,9 @@ fn a_blocked_worker_is_shown_while_it_lasts<R: Runtime + Files>() {
     let text = incident.to_string();
     assert!(text.contains("waits_for_nobody"), "{incident:#}");
     assert!(text.contains("bytes held by connections"), "{incident:#}");
+    for addr in &server.addresses {
+        assert!(text.contains(&format!("connections of {addr}")), "{incident:#}");
+    }
 
     let (head, page) = answer(addr, "GET", "text/html");
     assert!(head.contains("\r\nContent-Type: text/html; charset=utf-8\r\n"), "{head}");

@@ -1,6 +1,7 @@
 //! [`Detector`]: starts the watchdog and registers what it watches.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering::*;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Config;
 use crate::fork::Process;
-use crate::gauge::Gauge;
+use crate::gauge::{CountedListener, Gauge};
 use crate::heart::{Heart, HeartState};
 use crate::histogram::LatenessSummary;
 use crate::incident::{Incident, Incidents};
@@ -27,6 +28,8 @@ use crate::{report, ticks, watchdog};
 const HEARTS_MAX: usize = 1_024;
 /// More gauges are not read.
 const GAUGES_MAX: usize = 64;
+/// The connections of more listeners are not compared.
+const COUNTED_LISTENERS_MAX: usize = 64;
 /// What cannot be seen is listed up to this number.
 const UNSEEN_MAX: usize = 32;
 /// How long dropping the detector waits for its threads. One may be in a subscriber that blocks.
@@ -110,6 +113,34 @@ impl Detector {
         gauge
     }
 
+    /// The gauge in which the program counts its connections that came to `listener`, the address of a listener of this
+    /// process: each from its accept to its close, for example by [`Gauge::count`]. Call it before the first accept.
+    /// All calls for an address return the same gauge, so that workers with the same address count together. At most
+    /// 64 addresses; each takes one of the 64 gauges, for as long as the detector lives.
+    ///
+    /// If at least 16 connections more are open at two [inspections](Config::connections_interval) in a row, something
+    /// keeps their descriptors: [`ConnectionNeverCloses`](crate::Class::ConnectionNeverCloses). A read that was dropped
+    /// on tokio-uring does, and while its peer is silent nothing else shows it. Connections that come and go meanwhile
+    /// hide as many, and so do descriptors beyond the first 4,096.
+    pub fn connections(&self, listener: SocketAddr) -> Gauge {
+        let new = || {
+            let gauge = self.gauge(&format!("connections of {listener}"), None);
+            CountedListener { addr: listener, gauge }
+        };
+        if !self.shared.process.is_current() {
+            return new().gauge;
+        }
+        let counted = &self.shared.counted_listeners;
+        match counted.get_or_add(|known| known.addr == listener, new, COUNTED_LISTENERS_MAX) {
+            Some(known) => known.gauge,
+            None => {
+                self.shared
+                    .note(format!("connections: more than {COUNTED_LISTENERS_MAX} listeners"));
+                Gauge::new("connections", None)
+            }
+        }
+    }
+
     /// The workers, the last incidents and those that last, and what cannot be seen.
     pub fn snapshot(&self) -> Snapshot {
         if !self.shared.process.is_current() {
@@ -141,6 +172,7 @@ pub(crate) struct Shared {
     pub(crate) hearts: Registry<Arc<HeartState>>,
     pub(crate) pool_threads: Registry<Arc<PoolThread>>,
     pub(crate) gauges: Registry<Gauge>,
+    pub(crate) counted_listeners: Registry<CountedListener>,
     pub(crate) last_probe: LastProbe,
     pub(crate) incidents: Incidents,
     pub(crate) stop: Stop,
@@ -160,6 +192,7 @@ impl Shared {
             hearts: Registry::default(),
             pool_threads: Registry::default(),
             gauges: Registry::default(),
+            counted_listeners: Registry::default(),
             last_probe: LastProbe::default(),
             stop: Stop::default(),
             unseen: Mutex::default(),

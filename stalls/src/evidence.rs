@@ -87,7 +87,7 @@ pub struct Look {
     /// The limit of open descriptors.
     pub descriptors_max: Option<u64>,
     /// Connections whose peer has closed and that this process neither closes nor sends to, at most 4,096 inspected.
-    /// These four figures are of the last inspection, see
+    /// This figure and the next four are of the last inspection, see
     /// [`Config::connections_interval`](crate::Config::connections_interval).
     pub close_wait: Option<u64>,
     /// How many of them were in that state at the inspection before, too.
@@ -97,6 +97,8 @@ pub struct Look {
     /// How many of these came to a listener of this process, were accepted, and had nothing read from them or sent to
     /// them since.
     pub never_served: Option<u64>,
+    /// The listeners whose connections the program counted since the inspection before.
+    pub counted: Vec<CountedConnections>,
     /// Connections in TIME_WAIT in this network namespace.
     pub time_wait: Option<u64>,
     /// Local ports for outgoing connections.
@@ -129,6 +131,18 @@ pub struct Listener {
     /// around. `None`: the kernel does not say.
     #[serde(default)]
     pub dropped: Option<u32>,
+}
+
+/// Connections of a listener that the program counts, see [`Detector::connections`](crate::Detector::connections).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct CountedConnections {
+    /// The address of the listener.
+    pub addr: SocketAddr,
+    /// Connections to it that are open and were open at the inspection before, without those that were never served.
+    pub open: u64,
+    /// The most that the program had at a look since then.
+    pub counted_max: u64,
 }
 
 /// A gauge and its limit.

@@ -1,5 +1,6 @@
 //! [`Gauge`]: a figure that the program keeps, for example the length of a queue.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -34,10 +35,34 @@ impl Gauge {
         self.value.fetch_sub(count, Relaxed);
     }
 
+    /// Adds 1 until the guard is dropped.
+    pub fn count(&self) -> Counted {
+        self.add(1);
+        Counted(Arc::clone(&self.value))
+    }
+
     pub(crate) fn load(&self) -> u64 {
         let value = self.value.load(Relaxed);
         if i64::try_from(value).is_ok() { value } else { 0 }
     }
+}
+
+/// Adds 1 to a [`Gauge`] while it exists: see [`Gauge::count`].
+#[derive(Debug)]
+#[must_use = "the count ends when this is dropped"]
+pub struct Counted(Arc<AtomicU64>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A listener whose connections the program counts.
+#[derive(Debug, Clone)]
+pub(crate) struct CountedListener {
+    pub(crate) addr: SocketAddr,
+    pub(crate) gauge: Gauge,
 }
 
 #[cfg(test)]
@@ -50,6 +75,15 @@ mod tests {
         gauge.add(5);
         assert_eq!(gauge.load(), 3);
         gauge.set(u64::MAX);
+        assert_eq!(gauge.load(), 0);
+    }
+
+    #[test]
+    fn what_is_counted_counts_until_it_is_dropped() {
+        let gauge = super::Gauge::new("g", None);
+        let counted = [gauge.count(), gauge.count()];
+        assert_eq!(gauge.load(), 2);
+        drop(counted);
         assert_eq!(gauge.load(), 0);
     }
 }

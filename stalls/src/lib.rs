@@ -29,7 +29,7 @@ mod watchdog;
 pub use config::{Config, Probe};
 pub use detector::{Detector, Snapshot, WorkerSnapshot};
 pub use evidence::Evidence;
-pub use gauge::Gauge;
+pub use gauge::{Counted, Gauge};
 pub use heart::Heart;
 pub use histogram::LatenessSummary;
 pub use incident::Incident;

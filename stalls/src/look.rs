@@ -2,12 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::evidence::{GaugeValue, Listener, Look};
-use crate::gauge::Gauge;
+use crate::evidence::{CountedConnections, GaugeValue, Listener, Look};
+use crate::gauge::{CountedListener, Gauge};
 use crate::probe::LastProbe;
 use crate::proc::{self, OpenFile, machine, net, ring, socket};
+use crate::registry::Registry;
 use crate::sockets::{FAMILIES, SocketDiag};
 
 /// More descriptors are not inspected one by one. Listeners and rings are opened early and have low numbers.
@@ -31,7 +33,8 @@ const INSPECT_INTERVAL_MAX: Duration = Duration::from_secs(10);
 /// Takes looks. Belongs to the thread of the watchdog.
 pub(crate) struct Looker {
     epoch: Instant,
-    gauges: crate::registry::Registry<Gauge>,
+    gauges: Registry<Gauge>,
+    counted_listeners: Registry<CountedListener>,
     last_probe: LastProbe,
     files: Files,
     diag: SocketDiag,
@@ -45,24 +48,31 @@ pub(crate) struct Looker {
     /// What the last inspection found. It is in every look until the next one.
     connections: Connections,
     own_inodes: HashSet<u32>,
-    /// The families of this process's listeners.
+    /// The families of this process's listeners, and their addresses: at most [`LISTENERS_MAX`].
     families: Vec<i32>,
+    listening_at: Vec<SocketAddr>,
     /// `fdinfo` of each ring.
     rings: HashMap<u32, OpenFile>,
-    /// Connections at the last inspection that were closed by their peers alone, and that had bytes to read.
+    /// Connections at the last inspection that were closed by their peers alone.
     close_wait: HashSet<u32>,
+    /// Those that had bytes to read.
     unread: HashSet<u32>,
+    /// Those that came to a listener of this process.
+    accepted: HashSet<u32>,
+    /// The most connections that the program had at a look since the last inspection, for each listener that it counts.
+    counted_max: HashMap<SocketAddr, u64>,
     /// What cannot be seen, and why. Filled once.
     pub(crate) unseen: Vec<String>,
 }
 
 /// Figures of an inspection of connections, as in [`Look`].
-#[derive(Default, Clone, Copy)]
+#[derive(Default, Clone)]
 struct Connections {
     close_wait: Option<u64>,
     close_wait_old: Option<u64>,
     unread: Option<u64>,
     never_served: Option<u64>,
+    counted: Vec<CountedConnections>,
 }
 
 /// Files that stay open.
@@ -91,13 +101,15 @@ impl Files {
 impl Looker {
     pub(crate) fn new(
         epoch: Instant,
-        gauges: crate::registry::Registry<Gauge>,
+        gauges: Registry<Gauge>,
+        counted_listeners: Registry<CountedListener>,
         last_probe: LastProbe,
         connections_interval: Duration,
     ) -> Self {
         let mut looker = Self {
             epoch,
             gauges,
+            counted_listeners,
             last_probe,
             files: Files::new(),
             diag: SocketDiag::default(),
@@ -110,9 +122,12 @@ impl Looker {
             connections: Connections::default(),
             own_inodes: HashSet::new(),
             families: Vec::new(),
+            listening_at: Vec::new(),
             rings: HashMap::new(),
             close_wait: HashSet::new(),
             unread: HashSet::new(),
+            accepted: HashSet::new(),
+            counted_max: HashMap::new(),
             unseen: Vec::new(),
         };
         for (path, what) in [
@@ -169,13 +184,16 @@ impl Looker {
             self.inspect_descriptors();
         }
         self.look_at_listeners(&mut look, is_due || is_urgent);
+        self.count_connections();
         if are_connections_due {
-            self.inspect_connections(&look.listeners);
+            self.inspect_connections();
             self.connections_inspected = Some(Instant::now());
         }
-        let Connections { close_wait, close_wait_old, unread, never_served } = self.connections;
+        let Connections { close_wait, close_wait_old, unread, never_served, counted } =
+            self.connections.clone();
         (look.close_wait, look.close_wait_old) = (close_wait, close_wait_old);
         (look.unread_connections, look.never_served) = (unread, never_served);
+        look.counted = counted;
         self.look_at_rings(&mut look);
         look
     }
@@ -235,9 +253,17 @@ impl Looker {
         let families = if is_new { &FAMILIES[..] } else { &self.families };
         let extension = Some(socket::SOCKET_MEMORY);
         let sockets = self.diag.sockets(families, &[socket::LISTEN], extension).unwrap_or_default();
-        let own = |socket: &socket::Socket| self.own_inodes.contains(&socket.inode);
+        let own = |socket: &&socket::Socket| self.own_inodes.contains(&socket.inode);
+        let listening_at = &mut self.listening_at;
+        listening_at.clear();
+        for socket in sockets.iter().filter(own) {
+            // Each worker may have a listener at the same address.
+            if listening_at.len() < LISTENERS_MAX && !listening_at.contains(&socket.local) {
+                listening_at.push(socket.local);
+            }
+        }
         look.listeners = sockets
-            .into_iter()
+            .iter()
             .filter(own)
             .take(LISTENERS_MAX)
             .map(|socket| Listener {
@@ -256,15 +282,30 @@ impl Looker {
         }
     }
 
+    /// Keeps the most that the program has counted since the last inspection. What closes just before the next one is
+    /// among them.
+    fn count_connections(&mut self) {
+        let counted_max = &mut self.counted_max;
+        self.counted_listeners.map(|listener| {
+            if let Some(most) = counted_max.get_mut(&listener.addr) {
+                *most = listener.gauge.load().max(*most);
+            }
+        });
+    }
+
     /// Connections that are the same at two inspections.
-    fn inspect_connections(&mut self, listeners: &[Listener]) {
+    fn inspect_connections(&mut self) {
         let states = [socket::ESTABLISHED, socket::CLOSE_WAIT];
         let Ok(connections) = self.diag.sockets(&FAMILIES, &states, None) else { return };
         let mut close_wait = HashSet::new();
         let mut unread = HashSet::new();
+        let mut accepted = HashMap::new();
         for connection in
             connections.iter().filter(|socket| self.own_inodes.contains(&socket.inode))
         {
+            if let Some(listener) = listener_of(connection, &self.listening_at) {
+                accepted.insert(connection.inode, listener);
+            }
             if is_closed_by_peer_alone(connection) {
                 close_wait.insert(connection.inode);
             } else if connection.state == socket::ESTABLISHED && connection.receive_queue > 0 {
@@ -272,32 +313,47 @@ impl Looker {
             }
         }
         let unread_old: HashSet<u32> = unread.intersection(&self.unread).copied().collect();
+        let waiting = unread_old.iter().filter(|inode| accepted.contains_key(*inode)).copied();
+        let never_served = self.never_served(&waiting.collect());
+        let known_before = |inode: &u32| {
+            let is_served = never_served.as_ref().is_some_and(|waiting| !waiting.contains(inode));
+            self.accepted.contains(inode) && is_served
+        };
+        let old: Vec<SocketAddr> = accepted
+            .iter()
+            .filter(|(inode, _)| known_before(inode))
+            .map(|(_, listener)| *listener)
+            .collect();
+        let counted = self.counted_max.iter().map(|(listener, most)| CountedConnections {
+            addr: *listener,
+            open: old.iter().filter(|at| is_same(*listener, **at)).count() as u64,
+            counted_max: *most,
+        });
         self.connections = Connections {
             close_wait: Some(close_wait.len() as u64),
             close_wait_old: Some(close_wait.intersection(&self.close_wait).count() as u64),
             unread: Some(unread_old.len() as u64),
-            never_served: self.count_never_served(&unread_old, listeners),
+            never_served: never_served.as_ref().map(|waiting| waiting.len() as u64),
+            counted: counted.collect(),
         };
+        self.accepted = accepted.into_keys().collect();
         (self.close_wait, self.unread) = (close_wait, unread);
+        let now = self.counted_listeners.map(|listener| (listener.addr, listener.gauge.load()));
+        self.counted_max = now.into_iter().collect();
     }
 
-    /// How many of the connections `unread` came to one of `listeners` and were never served. The kernel is asked only
-    /// if there may be some: it needs the lock of each connection to answer.
-    fn count_never_served(&mut self, unread: &HashSet<u32>, listeners: &[Listener]) -> Option<u64> {
+    /// Which of the connections `unread` were never served. The kernel is asked only if there may be some: it needs the
+    /// lock of each connection to answer. `None`: it does not answer.
+    fn never_served(&mut self, unread: &HashSet<u32>) -> Option<HashSet<u32>> {
         if unread.is_empty() {
-            return Some(0);
+            return Some(HashSet::new());
         }
         let extension = Some(socket::TCP_INFO);
         let connections = self.diag.sockets(&FAMILIES, &[socket::ESTABLISHED], extension).ok()?;
-        let came_here = |connection: &socket::Socket| {
-            listeners.iter().any(|listener| listener.addr.port() == connection.local.port())
-        };
         let is_one = |connection: &&socket::Socket| {
-            unread.contains(&connection.inode)
-                && came_here(connection)
-                && is_never_served(connection)
+            unread.contains(&connection.inode) && is_never_served(connection)
         };
-        Some(connections.iter().filter(is_one).count() as u64)
+        Some(connections.iter().filter(is_one).map(|connection| connection.inode).collect())
     }
 
     /// Forgets what was seen of connections: a stalled event loop neither reads nor closes any.
@@ -305,7 +361,24 @@ impl Looker {
         self.connections = Connections::default();
         self.close_wait.clear();
         self.unread.clear();
+        self.accepted.clear();
+        self.counted_max.clear();
     }
+}
+
+/// The address of the listener that a connection came to. The kernel prefers one with the very address to one at all
+/// addresses.
+fn listener_of(connection: &socket::Socket, listening_at: &[SocketAddr]) -> Option<SocketAddr> {
+    let is_meant = |addr: &&SocketAddr| {
+        addr.is_ipv4() == connection.local.is_ipv4() && socket::is_at(**addr, connection.local)
+    };
+    let is_exact = |addr: &&SocketAddr| !addr.ip().to_canonical().is_unspecified();
+    listening_at.iter().filter(is_meant).max_by_key(is_exact).copied()
+}
+
+/// Without the scope of an IPv6 address, which `sock_diag` does not have in it.
+fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
+    (one.ip(), one.port()) == (other.ip(), other.port())
 }
 
 /// Whether the peer has sent, and this process has neither read a byte of the connection nor sent one.
@@ -380,15 +453,14 @@ mod tests {
     /// Otherwise what was found would be over before the next inspection.
     #[test]
     fn each_look_has_the_last_inspection_of_connections() {
-        let (gauges, probe) = (crate::registry::Registry::default(), LastProbe::default());
-        let hour = Duration::from_secs(3_600);
-        let mut looker = Looker::new(Instant::now(), gauges, probe, hour);
+        let mut looker = looker();
         looker.look(false);
         looker.connections = Connections {
             close_wait: Some(20),
             close_wait_old: Some(19),
             unread: Some(2),
             never_served: Some(1),
+            counted: Vec::new(),
         };
         let found = |look: Look| {
             [look.close_wait, look.close_wait_old, look.unread_connections, look.never_served]
@@ -398,5 +470,52 @@ mod tests {
         }
         looker.forget_connections();
         assert_eq!(found(looker.look(false)), [None; 4]);
+    }
+
+    #[test]
+    fn a_connection_has_one_listener() {
+        let [any, any_v6, one] = ["0.0.0.0:80", "[::]:80", "127.0.0.1:80"]
+            .map(|addr| addr.parse::<SocketAddr>().unwrap());
+        let of = |local: &str, listening_at: &[SocketAddr]| {
+            let mut connection = socket(socket::ESTABLISHED, 0);
+            connection.local = local.parse().unwrap();
+            listener_of(&connection, listening_at)
+        };
+        assert_eq!(of("127.0.0.1:80", &[any, any_v6]), Some(any));
+        assert_eq!(of("127.0.0.1:80", &[any_v6, one, any]), Some(one));
+        assert_eq!(of("127.0.0.2:80", &[any_v6, one, any]), Some(any));
+        assert_eq!(of("[::ffff:127.0.0.1]:80", &[any, one, any_v6]), Some(any_v6));
+        assert_eq!(of("127.0.0.1:80", &[any_v6]), None, "its connections have IPv6 addresses");
+        assert_eq!(of("127.0.0.1:81", &[any, any_v6, one]), None);
+    }
+
+    /// What closes shortly before an inspection was counted at a look before.
+    #[test]
+    fn the_most_that_the_program_counted_since_the_last_inspection() {
+        let mut looker = looker();
+        let inspect = |looker: &mut Looker| {
+            looker.connections_inspected = None;
+            let counted = looker.look(false).counted;
+            counted.first().map(|listener| listener.counted_max)
+        };
+        assert_eq!(inspect(&mut looker), None);
+        let gauge = Gauge::new("connections", None);
+        let listener = CountedListener { addr: ([127, 0, 0, 1], 80).into(), gauge: gauge.clone() };
+        assert!(looker.counted_listeners.add(listener, 1));
+        gauge.set(5);
+        assert_eq!(inspect(&mut looker), None, "it did not count all the time");
+        gauge.set(7);
+        looker.look(false);
+        gauge.set(1);
+        assert_eq!(inspect(&mut looker), Some(7));
+        assert_eq!(inspect(&mut looker), Some(1));
+        looker.forget_connections();
+        assert_eq!(inspect(&mut looker), None);
+    }
+
+    fn looker() -> Looker {
+        let (gauges, counted_listeners) = (Registry::default(), Registry::default());
+        let hour = Duration::from_secs(3_600);
+        Looker::new(Instant::now(), gauges, counted_listeners, LastProbe::default(), hour)
     }
 }

@@ -36,6 +36,22 @@ impl<T: Clone> Registry<T> {
         has_room
     }
 
+    /// The item that `is_it`, or else a new one, unless `max` are there.
+    pub(crate) fn get_or_add(
+        &self,
+        is_it: impl Fn(&T) -> bool,
+        new: impl FnOnce() -> T,
+        max: usize,
+    ) -> Option<T> {
+        let mut items = self.lock();
+        if let Some(item) = items.iter().find(|item| is_it(item)) {
+            return Some(item.clone());
+        }
+        let item = (items.len() < max).then(new)?;
+        items.push(item.clone());
+        Some(item)
+    }
+
     pub(crate) fn all(&self) -> Vec<T> {
         self.lock().clone()
     }

@@ -135,6 +135,7 @@ impl<'a> Watchdog<'a> {
         let looker = Looker::new(
             shared.epoch,
             shared.gauges.clone(),
+            shared.counted_listeners.clone(),
             Arc::clone(&shared.last_probe),
             shared.config.connections_interval,
         );

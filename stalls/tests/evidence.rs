@@ -3,6 +3,7 @@
 
 use owned_io_stalls::evidence::ProbeResult;
 use owned_io_stalls::{Class, Evidence, Incident, judge};
+use serde_json::json;
 
 #[test]
 fn recorded_evidence_gets_its_verdict() {
@@ -134,4 +135,20 @@ fn empty_evidence_is_unknown() {
         let verdict = judge(&serde_json::from_str(text).unwrap());
         assert_eq!(verdict.class().name(), "unknown", "{text}: {verdict}");
     }
+}
+
+/// Some connections may just be closing, and a stalled loop closes none.
+#[test]
+fn connections_that_the_program_does_not_count() {
+    let is_found = |open: u64, counted_max: u64, late_ms: Option<u64>| {
+        let counted = json!([{"addr": "127.0.0.1:80", "open": open, "counted_max": counted_max}]);
+        let looks = json!([{"close_wait_old": 0, "counted": counted}]);
+        let evidence = json!({"late_ms": late_ms, "threshold_ms": 50, "looks": looks});
+        let evidence: Evidence = serde_json::from_value(evidence).unwrap();
+        judge(&evidence).has(Class::ConnectionNeverCloses)
+    };
+    assert!(is_found(20, 4, None));
+    assert!(!is_found(19, 4, None));
+    assert!(!is_found(4, 20, None), "they came after the inspection before");
+    assert!(!is_found(20, 4, Some(60)));
 }

@@ -15,8 +15,8 @@ pub struct Limits {
     /// is sent to it; over TCP and TLS, where one answer is written at a time, how long a write of at most 64 KiB may
     /// take. And it is how long a message may wait for memory.
     pub message_time_max: Duration,
-    /// How long a connection of echo, sink or source over TCP or TLS may be without a byte from its client. None: for
-    /// ever. WebSockets have no such limit: pings find out whether their peers are there.
+    /// How long a connection of echo, sink, source or Iggy over TCP or TLS may be without a byte from its client. None:
+    /// for ever. WebSockets have no such limit: pings find out whether their peers are there.
     pub tcp_idle_time_max: Option<Duration>,
     /// How long the server waits for a client to end the connection after the server's last byte, over HTTP, WebSocket
     /// and TLS: the `close_timeout` of those protocols.

@@ -185,8 +185,8 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS")]
     pub message_seconds_max: Option<NonZeroU32>,
 
-    /// Seconds that a connection of echo, sink or source over TCP or TLS may be without a byte from its client;
-    /// it is closed up to a third later. WebSockets are never closed for idleness. 0: for ever [default: 300]
+    /// Seconds that a connection of echo, sink, source or Iggy over TCP or TLS may be without a byte from its
+    /// client; it is closed up to a third later. WebSockets are never closed for idleness. 0: for ever [default: 300]
     #[arg(long, value_name = "SECONDS")]
     pub idle_seconds_max: Option<u32>,
 

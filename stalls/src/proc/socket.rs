@@ -49,6 +49,13 @@ pub struct Socket {
     pub received_and_acked: Option<(u64, u64)>,
 }
 
+/// Whether a connection with the local address `local` came to a listener at `listener`.
+pub fn is_at(listener: SocketAddr, local: SocketAddr) -> bool {
+    let [came_to, listens] = [local.ip(), listener.ip()].map(|ip| ip.to_canonical());
+    let is_any = listens.is_unspecified() && (listens.is_ipv6() || came_to.is_ipv4());
+    listener.port() == local.port() && (is_any || listens == came_to)
+}
+
 /// The request for all TCP sockets of a family (`AF_INET` or `AF_INET6`) that are in one of `states`. `extension`: what
 /// the kernel adds to each, as in the constants.
 pub fn request(family: u8, states: &[u8], extension: Option<u8>) -> [u8; 72] {
@@ -155,6 +162,18 @@ mod tests {
         bytes.extend(value);
         bytes.resize(bytes.len().next_multiple_of(ATTRIBUTE_HEADER), 0);
         bytes
+    }
+
+    #[test]
+    fn a_connection_comes_to_the_listener_of_its_local_address() {
+        let at = |listener: &str, local: &str| {
+            is_at(listener.parse().unwrap(), local.parse().unwrap())
+        };
+        assert!(at("127.0.0.1:80", "127.0.0.1:80"));
+        assert!(!at("127.0.0.1:80", "127.0.0.1:81") && !at("127.0.0.1:80", "127.0.0.2:80"));
+        assert!(at("0.0.0.0:80", "127.0.0.1:80") && !at("0.0.0.0:80", "[::1]:80"));
+        assert!(at("[::]:80", "[::1]:80") && at("[::]:80", "[::ffff:127.0.0.1]:80"));
+        assert!(at("127.0.0.1:80", "[::ffff:127.0.0.1]:80"));
     }
 
     #[test]

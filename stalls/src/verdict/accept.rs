@@ -1,9 +1,8 @@
 //! Accepting: the queue that grows, the queue that is full, the connection that nobody has.
 
-use std::net::SocketAddr;
-
 use super::{Class, Confidence, Finding};
 use crate::evidence::{Evidence, Listener, Look, ProbeOutcome};
+use crate::proc::socket::is_at;
 
 /// How many probes in a row must get no byte. One may have met a busy server.
 const SILENT_PROBES_MIN: u32 = 2;
@@ -174,7 +173,7 @@ pub(super) fn unread_connections(evidence: &Evidence) -> Option<String> {
 fn silent_probes(evidence: &Evidence) -> Option<String> {
     let last = evidence.looks.last()?;
     let probe = last.probe.as_ref()?;
-    let is_probed = |listener: &&Listener| is_listener_of(probe.addr, listener);
+    let is_probed = |listener: &&Listener| is_at(listener.addr, probe.addr);
     let is_ours = last.listeners.iter().any(|listener| is_probed(&listener));
     let looks = evidence.looks.iter().rev().take(2);
     let mut probed = looks.flat_map(|look| look.listeners.iter().filter(is_probed));
@@ -190,13 +189,6 @@ fn silent_probes(evidence: &Evidence) -> Option<String> {
          empty: they were accepted, and nobody serves them.",
         probe.silent, probe.addr, probe.took_ms
     ))
-}
-
-/// Whether a connection to `addr` comes to `listener`.
-fn is_listener_of(addr: SocketAddr, listener: &Listener) -> bool {
-    let [probed, listens] = [addr.ip(), listener.addr.ip()].map(|ip| ip.to_canonical());
-    let is_any = listens.is_unspecified() && (listens.is_ipv6() || probed.is_ipv4());
-    listener.addr.port() == addr.port() && (is_any || listens == probed)
 }
 
 /// A listener whose queue was non-empty at the last looks, for long enough; and when each of these was, with its

@@ -31,7 +31,7 @@ pub enum Class {
     OutOfDescriptors,
     /// A connection was accepted, and nobody has it.
     LostAccept,
-    /// Connections stay open although their peers have closed them.
+    /// Connections stay open although their peers, or the program, have dropped them.
     ConnectionNeverCloses,
     /// A blocking call or a long computation on the event loop.
     BlockedLoop,

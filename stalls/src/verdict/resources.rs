@@ -6,8 +6,8 @@ use crate::evidence::{Evidence, Look, ProbeOutcome};
 
 /// With this many free descriptors, or fewer, the next burst fails.
 const DESCRIPTORS_LEFT: u64 = 2;
-/// How many connections must stay half closed over two inspections. Fewer may just be slow.
-const CLOSE_WAIT_MIN: u64 = 16;
+/// How many connections must stay open over two inspections. Fewer may just be slow.
+const NEVER_CLOSED_MIN: u64 = 16;
 
 /// The descriptor table is full.
 pub(super) fn out_of_descriptors(evidence: &Evidence) -> Option<Finding> {
@@ -79,21 +79,37 @@ pub(super) fn back_pressure_ignored(evidence: &Evidence) -> Option<Finding> {
     })
 }
 
-/// Connections that their peers have closed stay open.
+/// Connections stay open although their peers, or the program, have dropped them.
 pub(super) fn connection_never_closes(evidence: &Evidence) -> Option<Finding> {
-    let look = evidence.looks.iter().rev().find(|look| look.close_wait_old.is_some())?;
-    let old = look.close_wait_old.filter(|old| *old >= CLOSE_WAIT_MIN)?;
     if evidence.late_ms.is_some() {
         return None; // a stalled loop closes nothing
     }
-    let sentence = format!(
-        "{old} connections were closed by their peers, and this process neither closed them nor sent to them, at two \
-         inspections in a row."
-    );
+    let look = evidence.looks.iter().rev().find(|look| look.close_wait_old.is_some())?;
+    let closed_by_peers = look.close_wait_old.filter(|old| *old >= NEVER_CLOSED_MIN).map(|old| {
+        format!(
+            "{old} connections were closed by their peers, and this process neither closed them nor sent to them, at \
+             two inspections in a row."
+        )
+    });
+    let closed_here = look.counted.iter().filter_map(|listener| {
+        let more = listener.open.checked_sub(listener.counted_max)?;
+        (more >= NEVER_CLOSED_MIN).then(|| {
+            format!(
+                "{} connections to {} were open at two inspections in a row, and the program counted at most {} in \
+                 between.",
+                listener.open, listener.addr, listener.counted_max
+            )
+        })
+    });
+    let mut sentences: Vec<String> = closed_by_peers.into_iter().chain(closed_here).collect();
+    if sentences.is_empty() {
+        return None;
+    }
+    sentences.extend(unread_connections(evidence));
     Some(Finding {
         class: Class::ConnectionNeverCloses,
         confidence: Confidence::Likely,
-        evidence: [sentence].into_iter().chain(unread_connections(evidence)).collect(),
+        evidence: sentences,
         cure: "Find who keeps the connection: a pending operation that was dropped and not cancelled holds its \
                descriptor. Shut the connection down before dropping it."
             .into(),

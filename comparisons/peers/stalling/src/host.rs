@@ -28,6 +28,8 @@ pub(crate) struct Host {
     pub(crate) recorder: Recorder,
     /// The bytes that wait to be sent, with [`Fault::IgnoreBackPressure`].
     pub(crate) queued: Gauge,
+    /// The connections that the server has.
+    pub(crate) connections: Gauge,
     detector: Detector,
     listening_since: Instant,
 }
@@ -51,9 +53,10 @@ impl Host {
         let detector = Detector::start(config)?;
         let recorder = Recorder::start(args.events.as_deref(), detector.clone())?;
         let queued = detector.gauge("queued bytes", Some(QUEUED_BYTES_MAX));
+        let connections = detector.connections(addr);
         peers_common::print_listening(addr);
         let listening_since = Instant::now();
-        Ok(Arc::new(Self { args, recorder, queued, detector, listening_since }))
+        Ok(Arc::new(Self { args, recorder, queued, connections, detector, listening_since }))
     }
 
     /// Watches the threads of a runtime that has several.

@@ -68,6 +68,7 @@ async fn accept(
 
 /// An error ends this connection only.
 async fn connection(mut stream: TcpStream, host: Arc<Host>) -> io::Result<()> {
+    let _counted = host.connections.count();
     match host.args.fault {
         Fault::DropRead => drop_when_silent(stream, &host).await,
         Fault::IgnoreBackPressure => echo_from_queue(stream, host).await,

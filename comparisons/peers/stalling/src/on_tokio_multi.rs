@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
+use owned_io_stalls::Gauge;
 use peers_common::ACCEPT_PAUSE;
 use tokio::net::TcpListener;
 use tokio::runtime::Builder;
@@ -41,15 +42,21 @@ pub(crate) fn serve(args: Args) -> io::Result<()> {
         for _ in 0..faults {
             spawn(fault::on_event_loop(Arc::clone(&host), sleep));
         }
-        spawn(accept_all(TcpListener::from_std(listener)?)).await?
+        spawn(accept_all(TcpListener::from_std(listener)?, host.connections.clone())).await?
     })
 }
 
-async fn accept_all(listener: TcpListener) -> io::Result<()> {
+async fn accept_all(listener: TcpListener, connections: Gauge) -> io::Result<()> {
     loop {
         match listener.accept().await {
             // An error ends this connection only.
-            Ok((mut stream, _)) => drop(spawn(async move { echo(&mut stream).await })),
+            Ok((mut stream, _)) => {
+                let counted = connections.count();
+                drop(spawn(async move {
+                    let _counted = counted;
+                    echo(&mut stream).await
+                }));
+            }
             Err(error) => {
                 peers_common::print_accept_error(&error);
                 sleep(ACCEPT_PAUSE).await;
