@@ -32,7 +32,8 @@ const REPLAY_BYTES: usize = 1024 * 1024;
 /// snapshot was made. So a record says what is, not what is added.
 pub struct Journal<R: Files> {
     records: Partition<R>,
-    /// The bytes of all records since the journal was opened, and of those that were replayed.
+    /// The bytes of all records that were stored since the journal was opened, and of those that were replayed. It
+    /// never becomes less: snapshots are compared by it.
     bytes: Cell<u64>,
     snapshots: Rc<Snapshots>,
 }
@@ -62,7 +63,8 @@ impl<R: Runtime + Files> Journal<R> {
     ///
     /// # Errors
     /// Those of [`Partition::open`] and [`Partition::read`], and [`Io`](crate::ErrorKind::Io) if a snapshot that was not
-    /// finished cannot be removed.
+    /// finished cannot be removed. [`Corrupt`](crate::ErrorKind::Corrupt) with the file of the snapshot, if records
+    /// between it and the first stored one are missing: it is lost, or an older one.
     ///
     /// # Cancellation
     /// As for [`Partition::open`].
@@ -86,6 +88,10 @@ impl<R: Runtime + Files> Journal<R> {
         if next > records.offsets().next {
             return Err(Error::corrupt(&path, 16));
         }
+        // Records are removed after the snapshot that has them is on the disk. So there is none without those.
+        if next < records.offsets().first {
+            return Err(Error::corrupt(&path, 0));
+        }
         let mut replay = Replay { snapshot, records: Vec::new(), recovered };
         let mut bytes = 0;
         // Each round reads at least one record.
@@ -108,12 +114,16 @@ impl<R: Runtime + Files> Journal<R> {
     /// # Cancellation
     /// The record may be appended all the same.
     pub async fn append(&self, record: Bytes) -> Result<(), Error> {
-        let len = record.len() as u64;
+        let appending = Appending { journal_bytes: &self.bytes, record_bytes: Cell::new(0) };
         let stamp = |_| {
-            self.bytes.set(self.bytes.get() + len);
+            appending.record_bytes.set(record.len() as u64);
             [record]
         };
-        self.records.append(1, stamp).await.map(drop)
+        let appended = self.records.append(1, stamp).await;
+        if appended.is_err() {
+            appending.record_bytes.set(0); // it is refused, or the journal takes no more records
+        }
+        appended.map(drop)
     }
 
     /// Lets `observer` learn of writes and syncs of records from now on. Replaces the one before.
@@ -203,6 +213,19 @@ impl fmt::Debug for Replay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let snapshot = self.snapshot.as_ref().map(Bytes::len);
         write!(f, "Replay({} records, snapshot of {snapshot:?} bytes)", self.records.len())
+    }
+}
+
+/// Counts a record when its append has ended, also if the future was dropped: it may be appended all the same.
+struct Appending<'a> {
+    journal_bytes: &'a Cell<u64>,
+    /// 0: it has no offset yet, or was refused.
+    record_bytes: Cell<u64>,
+}
+
+impl Drop for Appending<'_> {
+    fn drop(&mut self) {
+        self.journal_bytes.set(self.journal_bytes.get() + self.record_bytes.get());
     }
 }
 

@@ -33,6 +33,9 @@ pub use partition::Partition;
 /// [`Locked`](ErrorKind::Locked) if it is open, [`Io`](ErrorKind::Io): also if the directory has other files, which
 /// stay.
 ///
+/// A crash may leave the last segments. [`Journal::open`] refuses them as [`Corrupt`](ErrorKind::Corrupt) if the first
+/// ones had been removed before: remove the directory again.
+///
 /// # Cancellation
 /// It is removed all the same.
 pub async fn remove<R: Runtime + Files>(dir: impl Into<PathBuf>) -> Result<(), Error> {

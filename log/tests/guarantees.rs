@@ -202,6 +202,53 @@ fn a_snapshot_does_not_hide_a_later_record() {
     });
 }
 
+/// Otherwise the records after it would be replayed on an empty state.
+#[test]
+fn a_journal_whose_snapshot_is_lost_is_refused() {
+    run(seeds(5), async |_| {
+        let dir = scratch::<Sim>();
+        let (journal, _) = Journal::<Sim>::open(&dir, small()).await.unwrap();
+        journal.append(Bytes::from_static(b"one")).await.unwrap();
+        journal.snapshot(Bytes::from_static(b"one")).await.unwrap();
+        journal.append(Bytes::from_static(b"two")).await.unwrap();
+        journal.close().await.unwrap();
+        let (path, hidden) = (dir.join("snapshot"), dir.join("hidden"));
+        Sim::rename(&path, &hidden).await?;
+        let error = Journal::<Sim>::open(&dir, small()).await.expect_err("the snapshot is lost");
+        assert_eq!((error.kind(), error.path()), (ErrorKind::Corrupt, Some(&*path)), "{error}");
+        Sim::rename(&hidden, &path).await?;
+        Sim::sleep(Duration::from_secs(1)).await; // until the task of the one that was refused has ended
+        let (_journal, replay) = Journal::<Sim>::open(&dir, small()).await.unwrap();
+        assert_eq!(replay.snapshot.unwrap(), "one");
+        assert_eq!(replay.records, ["two"]);
+        Ok(())
+    });
+}
+
+/// "The bytes of the records that are not in the snapshot": a refused one is no record. A dropped one may be.
+#[test]
+fn a_refused_record_makes_no_snapshot_due() {
+    run(seeds(10), async |world| {
+        let host = world.main_host();
+        let (journal, _) = Journal::<Sim>::open(scratch::<Sim>(), small()).await.unwrap();
+        journal.append(Bytes::from(vec![1; 100])).await.unwrap();
+        assert_eq!(journal.bytes_since_snapshot(), 100);
+        host.limit_disk(0);
+        for _ in 0..5 {
+            let record = Bytes::from(vec![2; 50]);
+            let error = journal.append(record).await.expect_err("the disk is full");
+            assert_eq!(error.kind(), ErrorKind::NoSpace);
+        }
+        assert_eq!(journal.bytes_since_snapshot(), 100);
+        host.limit_disk(u64::MAX);
+        let dropped = journal.append(Bytes::from(vec![3; 10]));
+        drop(select(std::pin::pin!(dropped), Sim::sleep(Duration::ZERO)).await);
+        journal.flush().await.unwrap();
+        assert_eq!(journal.bytes_since_snapshot(), 110);
+        Ok(())
+    });
+}
+
 /// A snapshot whose future was dropped does not damage the next one.
 #[test]
 fn a_dropped_snapshot_does_not_damage_the_next() {
