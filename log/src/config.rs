@@ -23,9 +23,14 @@ pub struct PartitionConfig {
     /// bytes more. Batches below 16 KiB are copied. A larger one is kept as it came, with the whole buffer that it is a
     /// slice of; one of several parts is not kept.
     pub cache_bytes_max: usize,
-    /// The most segments besides the last one whose files stay open for further reads. Default 16. A partition has this
-    /// many descriptors, two for the lock and the last segment, and one for each read that runs.
+    /// The most segments besides the last one whose files stay open for further reads: those that were read last.
+    /// Default 16. A partition has this many descriptors, two for the lock and the last segment, and one for each read
+    /// that runs.
     pub open_segments_max: usize,
+    /// The most segments besides the last one whose index stays in memory: those that were read last, and at least
+    /// those whose files are open. Default 64. Each takes up to 12 KiB. A read in another segment first reads the
+    /// headers of all its batches.
+    pub indexes_max: usize,
 }
 
 impl Default for PartitionConfig {
@@ -37,6 +42,7 @@ impl Default for PartitionConfig {
             queue_bytes_max: 16 * 1024 * 1024,
             cache_bytes_max: 4 * 1024 * 1024,
             open_segments_max: 16,
+            indexes_max: 64,
         }
     }
 }

@@ -56,8 +56,11 @@ impl<R: Runtime + Files> Partition<R> {
         let cut_bytes = found.cut_bytes;
         let cut = found.segments.back().filter(|_| cut_bytes > 0);
         let recovered = Recovered { offsets, cut_bytes, cut_file: cut.map(|it| it.path.clone()) };
+        let bytes = found.segments.iter().map(|segment| segment.len.get()).sum();
         let state = State {
             segments: found.segments,
+            bytes,
+            recent: VecDeque::new(),
             lock: Some(found.lock),
             queue: VecDeque::new(),
             queue_bytes: 0,
@@ -159,8 +162,8 @@ impl<R: Runtime + Files> Partition<R> {
     /// How large it is.
     pub fn size(&self) -> Size {
         let state = self.handle.shared.state.borrow();
-        let bytes = state.segments.iter().map(|segment| segment.len.get()).sum();
-        Size { bytes, segments: state.segments.len().try_into().unwrap_or(u32::MAX) }
+        let segments = state.segments.len().try_into().unwrap_or(u32::MAX);
+        Size { bytes: state.bytes, segments }
     }
 
     /// Waits until [`offsets().next`](Self::offsets) is greater than `offset`. A [purge](Self::purge) begins again at 0

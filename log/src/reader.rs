@@ -6,9 +6,8 @@ use bytes::{Bytes, BytesMut};
 use owned_io::{Files, coop};
 
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader, payload_crc};
-use crate::segment::{Opened, Segment, Target};
+use crate::segment::{Metadata, Opened, Segment, Target};
 use crate::shared::{Shared, State};
-use crate::writer::close_unused_files;
 use crate::{Batch, Error};
 
 /// The least that is read at once, in bytes: a small batch is mostly followed by others.
@@ -34,14 +33,14 @@ pub(crate) async fn read<R: Files>(
         };
         let found = match segment.open(shared.config.segment_bytes).await {
             Ok(opened) => {
-                close_unused_files(shared);
+                shared.state.borrow_mut().note_use(&segment, &shared.config);
                 read_segment(&segment, &opened, target, bytes_max, batch_bytes_max).await
             }
             Err(error) => Err(error),
         };
         match found {
             // A trim or a purge has removed it meanwhile. After a purge, another file has its name.
-            _ if !has_segment(shared, &segment) => {}
+            _ if !shared.state.borrow().has_segment(&segment) => {}
             Ok(batches) if !batches.is_empty() => return Ok(batches),
             Ok(_) => match (next_base, target) {
                 // The batch was in it, or in a segment between the two.
@@ -81,41 +80,58 @@ fn from_cache<R: Files>(state: &State<R>, target: Target, bytes_max: usize) -> O
     Some(state.cache.range(start..).take_while(fits).cloned().collect())
 }
 
-fn has_segment<R: Files>(shared: &Shared<R>, segment: &Rc<Segment<R>>) -> bool {
-    shared.state.borrow().segments.iter().any(|other| Rc::ptr_eq(other, segment))
-}
-
 /// The segment to begin with, among those from the base offset `at_least` on, and the base offset of the next one.
 async fn find_segment<R: Files>(
     shared: &Shared<R>,
     target: Target,
     at_least: u64,
 ) -> Result<Option<(Rc<Segment<R>>, Option<u64>)>, Error> {
-    let segments: Vec<_> = {
-        let state = shared.state.borrow();
-        let later = state.segments.iter().filter(|segment| segment.base_offset >= at_least);
-        later.cloned().collect()
+    let before = match target {
+        Target::Offset(offset) => offset,
+        Target::Timestamp(timestamp) => last_before(shared, timestamp, at_least).await?,
     };
-    let number = match target {
-        Target::Offset(offset) => segments.partition_point(|segment| segment.base_offset <= offset),
-        Target::Timestamp(timestamp) => {
-            // The header of a segment has the timestamp of the last batch before it. The first one is never asked.
-            let (mut low, mut high) = (1.min(segments.len()), segments.len());
-            while low < high {
-                let middle = usize::midpoint(low, high);
-                let is_before = match segments[middle].header().await {
-                    Ok(header) => header.timestamp < timestamp,
-                    Err(_) if !has_segment(shared, &segments[middle]) => true, // it was removed
-                    Err(error) => return Err(error),
-                };
-                if is_before { low = middle + 1 } else { high = middle }
-            }
-            low
-        }
-    };
-    let number = number.saturating_sub(1);
+    let segments = &shared.state.borrow().segments;
+    let first = segments.partition_point(|segment| segment.base_offset < at_least);
+    let after = segments.partition_point(|segment| segment.base_offset <= before);
+    let number = after.saturating_sub(1).max(first);
     let next_base = segments.get(number + 1).map(|segment| segment.base_offset);
     Ok(segments.get(number).map(|segment| (Rc::clone(segment), next_base)))
+}
+
+/// The base offset of the last segment, after the first one from `at_least` on, whose batch before it is older than
+/// `timestamp`. `at_least` if there is none.
+async fn last_before<R: Files>(
+    shared: &Shared<R>,
+    timestamp: u64,
+    at_least: u64,
+) -> Result<u64, Error> {
+    // The last segment of which that is known, and the base offset of the first of which it is known not to be so.
+    let (mut older, mut end) = (None::<Rc<Segment<R>>>, u64::MAX);
+    // Each round halves what is between the two. Segments may come and go meanwhile.
+    loop {
+        let middle = {
+            let segments = &shared.state.borrow().segments;
+            let first = segments.partition_point(|segment| segment.base_offset < at_least);
+            let low = older.as_ref().map_or(at_least, |segment| segment.base_offset);
+            let start = segments.partition_point(|segment| segment.base_offset <= low);
+            let start = start.max(first + 1); // the first one is never asked
+            let end = segments.partition_point(|segment| segment.base_offset < end);
+            if start >= end {
+                break;
+            }
+            Rc::clone(&segments[usize::midpoint(start, end)])
+        };
+        // The header of a segment has the timestamp of the last batch before it.
+        let is_older = match middle.header().await {
+            Ok(header) => header.timestamp < timestamp,
+            Err(_) if !shared.state.borrow().has_segment(&middle) => true, // it was removed
+            Err(error) => return Err(error),
+        };
+        if is_older { older = Some(middle) } else { end = middle.base_offset }
+    }
+    // If it was removed, so were all before it. The read begins with the first one that is left then.
+    let older = older.filter(|segment| shared.state.borrow().has_segment(segment));
+    Ok(older.map_or(at_least, |segment| segment.base_offset))
 }
 
 /// The batches of a segment from the target on. The first has at most `batch_bytes_max` bytes.
@@ -126,7 +142,8 @@ async fn read_segment<R: Files>(
     bytes_max: usize,
     batch_bytes_max: usize,
 ) -> Result<Vec<Batch>, Error> {
-    let mut position = opened.index.borrow().seek(target);
+    let Metadata { header: segment_header, index } = &*opened.metadata;
+    let mut position = index.borrow().seek(target);
     let mut needed = 0;
     let len = segment.len.get();
     let mut next_offset = segment.base_offset;
@@ -139,7 +156,7 @@ async fn read_segment<R: Files>(
         needed = 0;
         while let Some(head) = bytes.get(at as usize..).and_then(<[u8]>::first_chunk) {
             let corrupt = || Error::corrupt(&segment.path, position + at);
-            let header = match BatchHeader::decode(head, opened.header.salt) {
+            let header = match BatchHeader::decode(head, segment_header.salt) {
                 Some(header) => header,
                 None if found.is_empty() => return Err(corrupt()),
                 // The next read comes to the damage.

@@ -11,7 +11,7 @@ use owned_io::{File, Files, OpenMode, OwnedWriteAtExt, Random};
 use crate::format::{
     BATCH_HEADER_BYTES, SEGMENT_HEADER_BYTES, Scanned, Scanner, SegmentHeader, proves_damage,
 };
-use crate::segment::{Index, Opened, Segment, base_offset_of};
+use crate::segment::{Index, Metadata, Segment, base_offset_of};
 use crate::{Error, ErrorKind, PartitionConfig};
 
 /// How much is read at once, in bytes.
@@ -141,8 +141,7 @@ async fn recover<R: Files>(
     }
     make_durable(segment, &file, &header, &scanned).await?;
     segment.len.set(scanned.valid_len);
-    let opened = Opened { file, header, index: RefCell::new(index) };
-    *segment.opened.borrow_mut() = Some(Rc::new(opened));
+    segment.set_opened(file, Rc::new(Metadata { header, index: RefCell::new(index) }));
     Ok(Some((scanned, size)))
 }
 

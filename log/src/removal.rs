@@ -17,7 +17,7 @@ impl<R: Runtime + Files> Writer<R> {
         let cached = {
             let state = &mut *self.shared.state.borrow_mut();
             state.cache_bytes = 0;
-            state.segments.clear();
+            state.clear_segments();
             std::mem::take(&mut state.cache)
         };
         drop(cached); // not while the state is borrowed: the destructors are code of the caller
@@ -34,7 +34,7 @@ impl<R: Runtime + Files> Writer<R> {
         let first = self.create(0, self.timestamp).await.map_err(Error::into_failed)?;
         {
             let state = &mut *self.shared.state.borrow_mut();
-            state.segments.push_back(Rc::clone(&first));
+            state.push_segment(Rc::clone(&first));
             state.assigned = Position { base_offset: 0, timestamp: self.timestamp };
             state.next = 0;
             // Appends wait for the last of them: it sets the next offset to 0 again.
@@ -77,12 +77,12 @@ impl<R: Runtime + Files> Writer<R> {
     async fn remove_first(&self, keep: Keep, trimmed: &mut Trimmed) -> Result<(), Error> {
         // Each round removes a segment.
         while self.is_first_unused(keep).await? {
-            let Some(first) = self.shared.state.borrow_mut().segments.pop_front() else { break };
+            let Some(first) = self.shared.state.borrow_mut().pop_segment() else { break };
             if let Err(error) = R::remove_file(&first.path).await
                 && error.kind() != std::io::ErrorKind::NotFound
             {
                 let error = first.io("remove", error);
-                self.shared.state.borrow_mut().segments.push_front(first);
+                self.shared.state.borrow_mut().restore_segment(first);
                 return Err(error);
             }
             trimmed.segments += 1;
@@ -95,8 +95,7 @@ impl<R: Runtime + Files> Writer<R> {
     async fn is_first_unused(&self, keep: Keep) -> Result<bool, Error> {
         let (second, bytes) = {
             let state = self.shared.state.borrow();
-            let bytes: u64 = state.segments.iter().map(|segment| segment.len.get()).sum();
-            (state.segments.get(1).cloned(), bytes)
+            (state.segments.get(1).cloned(), state.bytes)
         };
         let Some(second) = second else { return Ok(false) };
         match keep {

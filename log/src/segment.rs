@@ -13,8 +13,7 @@ use crate::format::{
     BATCH_HEADER_BYTES, BatchHeader, HeaderError, SEGMENT_HEADER_BYTES, SegmentHeader,
 };
 
-/// The most entries of an [`Index`]: 12 KiB for each open segment. With segments of 128 MiB, a read scans at most
-/// 256 KiB of headers.
+/// The most entries of an [`Index`]: 12 KiB. With segments of 128 MiB, a read scans at most 256 KiB of headers.
 const INDEX_ENTRIES_MAX: u64 = 512;
 
 /// How much is read at once while an index is built, in bytes.
@@ -28,11 +27,18 @@ pub(crate) struct Segment<R: Files> {
     pub(crate) len: Cell<u64>,
     /// The file, once something was read. The partition closes the files of segments that are not used.
     pub(crate) opened: RefCell<Option<Rc<Opened<R>>>>,
+    /// What was read of the file. It outlives the open file, so that opening it again reads nothing.
+    metadata: RefCell<Option<Rc<Metadata>>>,
 }
 
 /// The open file of a segment.
 pub(crate) struct Opened<R: Files> {
     pub(crate) file: R::File,
+    pub(crate) metadata: Rc<Metadata>,
+}
+
+/// What is in memory of a segment.
+pub(crate) struct Metadata {
     pub(crate) header: SegmentHeader,
     pub(crate) index: RefCell<Index>,
 }
@@ -101,7 +107,8 @@ impl Index {
 impl<R: Files> Segment<R> {
     pub(crate) fn new(dir: &Path, base_offset: u64, len: u64) -> Self {
         let path = dir.join(format!("{base_offset:020}.log"));
-        Self { path, base_offset, len: Cell::new(len), opened: RefCell::new(None) }
+        let (opened, metadata) = (RefCell::new(None), RefCell::new(None));
+        Self { path, base_offset, len: Cell::new(len), opened, metadata }
     }
 
     /// Creates the file of an empty segment, durably, and locks it.
@@ -126,29 +133,52 @@ impl<R: Files> Segment<R> {
             Ok(file)
         };
         let file = created.await.map_err(|error| Error::io("create", path, error))?;
-        let opened = Opened { file, header, index: RefCell::new(index) };
-        *segment.opened.borrow_mut() = Some(Rc::new(opened));
+        segment.set_opened(file, Rc::new(Metadata { header, index: RefCell::new(index) }));
         Ok(segment)
     }
 
-    /// Its header. Reads it alone, if the file is not open.
+    /// Keeps the file open.
+    pub(crate) fn set_opened(&self, file: R::File, metadata: Rc<Metadata>) -> Rc<Opened<R>> {
+        let opened = Rc::new(Opened { file, metadata: Rc::clone(&metadata) });
+        self.metadata.replace(Some(metadata));
+        self.opened.replace(Some(Rc::clone(&opened)));
+        opened
+    }
+
+    /// Closes the file, unless somebody reads it, and frees what is in memory of it.
+    pub(crate) fn free(&self) {
+        self.opened.replace(None);
+        self.metadata.replace(None);
+    }
+
+    /// Its header. Reads it alone, if it is not in memory.
     pub(crate) async fn header(&self) -> Result<SegmentHeader, Error> {
-        if let Some(opened) = &*self.opened.borrow() {
-            return Ok(opened.header);
+        if let Some(metadata) = &*self.metadata.borrow() {
+            return Ok(metadata.header);
         }
         let file = R::open(&self.path, OpenMode::Read).await;
         let file = file.map_err(|error| self.io("open", error))?;
         self.read_header(&file).await
     }
 
-    /// The open file. Opens it, and makes the index, if necessary.
+    /// The open file. Opens it if necessary, and makes the index unless it is in memory.
     pub(crate) async fn open(&self, segment_bytes: u64) -> Result<Rc<Opened<R>>, Error> {
         if let Some(opened) = &*self.opened.borrow() {
             return Ok(Rc::clone(opened));
         }
         let file = R::open(&self.path, OpenMode::Read).await;
         let file = file.map_err(|error| self.io("open", error))?;
-        let header = self.read_header(&file).await?;
+        let known = self.metadata.borrow().clone();
+        let metadata = match known {
+            Some(metadata) => metadata,
+            None => Rc::new(self.scan(&file, segment_bytes).await?),
+        };
+        Ok(self.set_opened(file, metadata))
+    }
+
+    /// Reads the headers of all batches.
+    async fn scan(&self, file: &R::File, segment_bytes: u64) -> Result<Metadata, Error> {
+        let header = self.read_header(file).await?;
         let len = self.len.get();
         let mut index = Index::new(segment_bytes.max(len));
         let mut position = SEGMENT_HEADER_BYTES as u64;
@@ -156,7 +186,7 @@ impl<R: Files> Segment<R> {
         // and those that come to it find it.
         'scan: while position < len {
             let wanted = SCAN_BYTES.min(len - position);
-            let bytes = self.read(&file, position, wanted).await?;
+            let bytes = self.read(file, position, wanted).await?;
             let mut at = 0;
             while let Some(head) = bytes.get(at as usize..).and_then(<[u8]>::first_chunk) {
                 let Some(batch) = BatchHeader::decode(head, header.salt) else {
@@ -170,9 +200,7 @@ impl<R: Files> Segment<R> {
             }
             position += at;
         }
-        let opened = Rc::new(Opened { file, header, index: RefCell::new(index) });
-        *self.opened.borrow_mut() = Some(Rc::clone(&opened));
-        Ok(opened)
+        Ok(Metadata { header, index: RefCell::new(index) })
     }
 
     pub(crate) async fn read_header(&self, file: &R::File) -> Result<SegmentHeader, Error> {

@@ -34,6 +34,11 @@ pub(crate) struct Shared<R: Files> {
 pub(crate) struct State<R: Files> {
     /// In order. The last is written to. There is at least one, except during a purge.
     pub(crate) segments: VecDeque<Rc<Segment<R>>>,
+    /// Their lengths together.
+    pub(crate) bytes: u64,
+    /// The segments whose index is in memory, except the last one. The one that was used last comes first. Files of the
+    /// first ones are open.
+    pub(crate) recent: VecDeque<Rc<Segment<R>>>,
     /// `None` once the writer has ended.
     pub(crate) lock: Option<R::File>,
     /// `queue_bytes_max` and one batch bound it. Other requests than appends are few: one for each waiting task.
@@ -144,6 +149,60 @@ impl<R: Files> State<R> {
     pub(crate) fn offsets(&self) -> Offsets {
         let first = self.segments.front().map_or(self.next, |first| first.base_offset);
         Offsets { first: first.min(self.next), next: self.next }
+    }
+
+    /// Adds the segment that is written to from now on.
+    pub(crate) fn push_segment(&mut self, segment: Rc<Segment<R>>) {
+        self.bytes += segment.len.get();
+        self.segments.push_back(segment);
+    }
+
+    /// Takes the first segment out, to remove it.
+    pub(crate) fn pop_segment(&mut self) -> Option<Rc<Segment<R>>> {
+        let first = self.segments.pop_front()?;
+        self.bytes -= first.len.get();
+        self.recent.retain(|recent| !Rc::ptr_eq(recent, &first));
+        Some(first)
+    }
+
+    /// Puts back the first segment, which could not be removed.
+    pub(crate) fn restore_segment(&mut self, first: Rc<Segment<R>>) {
+        first.free(); // it is not among the recent ones
+        self.bytes += first.len.get();
+        self.segments.push_front(first);
+    }
+
+    /// Takes all segments out, to remove them.
+    pub(crate) fn clear_segments(&mut self) {
+        self.bytes = 0;
+        self.recent.clear();
+        self.segments.clear();
+    }
+
+    /// Whether it is one of the segments, and not one of the same name that was removed.
+    pub(crate) fn has_segment(&self, segment: &Rc<Segment<R>>) -> bool {
+        let found = self.segments.binary_search_by_key(&segment.base_offset, |it| it.base_offset);
+        found.is_ok_and(|at| Rc::ptr_eq(&self.segments[at], segment))
+    }
+
+    /// Notes that a segment is used. Closes the files beyond
+    /// [`open_segments_max`](PartitionConfig::open_segments_max), and frees the indexes beyond
+    /// [`indexes_max`](PartitionConfig::indexes_max).
+    pub(crate) fn note_use(&mut self, used: &Rc<Segment<R>>, config: &PartitionConfig) {
+        // The last one is written to, and stays open. One that was removed is freed by its last reader.
+        let is_last = self.segments.back().is_some_and(|last| Rc::ptr_eq(last, used));
+        if is_last || !self.has_segment(used) {
+            return;
+        }
+        self.recent.retain(|recent| !Rc::ptr_eq(recent, used));
+        self.recent.push_front(Rc::clone(used));
+        for recent in self.recent.iter().skip(config.open_segments_max) {
+            recent.opened.replace(None);
+        }
+        let kept = config.indexes_max.max(config.open_segments_max).min(self.recent.len());
+        for recent in self.recent.drain(kept..) {
+            recent.free();
+        }
     }
 
     /// Why nothing more can be asked for.

@@ -87,7 +87,6 @@ impl<R: Runtime + Files> Writer<R> {
                 self.fail(&error);
                 return;
             }
-            close_unused_files(&self.shared);
         }
     }
 
@@ -204,7 +203,7 @@ impl<R: Runtime + Files> Writer<R> {
                 timestamp: queued.appended.timestamp,
                 synced_len: self.synced_len,
             };
-            header.encode(self.opened.header.salt, &mut headers);
+            header.encode(self.opened.metadata.header.salt, &mut headers);
         }
         let mut headers = headers.freeze();
         let mut bufs = IoVec::new();
@@ -251,7 +250,7 @@ impl<R: Runtime + Files> Writer<R> {
                 timestamp,
                 synced_len: 0,
             };
-            self.opened.index.borrow_mut().push(&header, position);
+            self.opened.metadata.index.borrow_mut().push(&header, position);
             position += header.stored_len();
             state.next = header.next_offset();
             self.timestamp = timestamp;
@@ -269,7 +268,7 @@ impl<R: Runtime + Files> Writer<R> {
             state.cache_bytes -= oldest.bytes.len() + BATCH_OVERHEAD_BYTES;
             dropped.push(oldest);
         }
-        self.segment.len.set(position);
+        state.bytes += position - self.segment.len.replace(position);
         drop(borrowed);
         for (reply, appended, parts) in replies {
             reply.give(Ok(appended));
@@ -344,7 +343,11 @@ impl<R: Runtime + Files> Writer<R> {
         self.sync().await?;
         self.is_ended = true;
         let next = self.create(base_offset, self.timestamp).await?;
-        self.shared.state.borrow_mut().segments.push_back(Rc::clone(&next));
+        {
+            let state = &mut *self.shared.state.borrow_mut();
+            state.push_segment(Rc::clone(&next));
+            state.note_use(&self.segment, &self.shared.config);
+        }
         self.begin(next);
         Ok(())
     }
@@ -413,21 +416,6 @@ fn take_work(queue: &mut VecDeque<Request>) -> Option<Work> {
         Request::Purge(reply) => Work::Purge(reply),
         Request::Trim(keep, reply) => Work::Trim(keep, reply),
     })
-}
-
-/// Closes the files of segments that readers have opened, beyond
-/// [`open_segments_max`](crate::PartitionConfig::open_segments_max). The oldest are closed first.
-pub(crate) fn close_unused_files<R: Files>(shared: &Shared<R>) {
-    let state = shared.state.borrow();
-    let mut open = 0;
-    // The last one is written to, and stays open.
-    for segment in state.segments.iter().rev().skip(1) {
-        let is_open = segment.opened.borrow().is_some();
-        open += usize::from(is_open);
-        if is_open && open > shared.config.open_segments_max {
-            segment.opened.replace(None);
-        }
-    }
 }
 
 /// Releases the lock when the writer ends, or is dropped.
