@@ -41,29 +41,36 @@ pub(crate) async fn open<R: Files + Random>(
     try_lock::<R>(&lock, dir).await?;
 
     let mut bases = list::<R>(dir).await?;
-    let mut fresh_base = 0;
+    let (mut incomplete, mut last) = (None::<Segment<R>>, None);
     // At most two rounds: only the last segment can be incomplete, because a segment is on the disk before the next one
     // is created.
-    while let Some(&base) = bases.last() {
+    while last.is_none()
+        && let Some(base) = bases.pop()
+    {
         let segment = Segment::new(dir, base, 0);
-        if let Some((scanned, size)) = recover(&segment, config).await? {
-            R::sync_dir(dir).await.map_err(failed)?;
-            bases.pop();
-            let mut segments = older::<R>(dir, &bases).await?;
-            segments.push_back(Rc::new(segment));
-            let Scanned { valid_len, next_offset, timestamp, .. } = scanned;
-            let cut_bytes = size - valid_len;
-            return Ok(Found { lock, segments, next_offset, timestamp, cut_bytes });
+        match recover(&segment, config).await? {
+            Some(recovered) => last = Some((segment, recovered)),
+            None if incomplete.is_some() => return Err(Error::corrupt(&segment.path, 0)),
+            None => incomplete = Some(segment),
         }
+    }
+    if let Some(segment) = &incomplete {
         // No batch was ever in it.
         R::remove_file(&segment.path).await.map_err(failed)?;
-        R::sync_dir(dir).await.map_err(failed)?;
-        fresh_base = base;
-        bases.pop();
     }
+    R::sync_dir(dir).await.map_err(failed)?;
+    if let Some((segment, (scanned, size))) = last {
+        let mut segments = older::<R>(dir, &bases).await?;
+        segments.push_back(Rc::new(segment));
+        let Scanned { valid_len, next_offset, timestamp, .. } = scanned;
+        let cut_bytes = size - valid_len;
+        return Ok(Found { lock, segments, next_offset, timestamp, cut_bytes });
+    }
+    let fresh_base = incomplete.map_or(0, |segment| segment.base_offset);
     sync_above::<R>(dir).await?;
     let header = SegmentHeader { salt: salt::<R>(), base_offset: fresh_base, timestamp: 0 };
     let segment = Segment::create(dir, header, Index::new(config.segment_bytes)).await?;
+    R::sync_dir(dir).await.map_err(|error| Error::io("sync", dir, error))?;
     let segments = VecDeque::from([Rc::new(segment)]);
     Ok(Found { lock, segments, next_offset: fresh_base, timestamp: 0, cut_bytes: 0 })
 }

@@ -53,6 +53,7 @@ cases! {
     damage_to_a_closed_segment_is_an_error_of_the_read
     a_file_of_a_newer_version_is_refused
     a_segment_without_a_header_is_created_again
+    a_second_segment_without_a_header_is_damage
     a_second_opener_is_refused
     a_closed_partition_refuses
     purge_begins_again_at_zero
@@ -336,6 +337,26 @@ async fn a_segment_without_a_header_is_created_again<R: Runtime + Files>() {
     fill(&log, 0..3).await;
     expect_batches(&log, 0..3).await;
     end(log, dir).await;
+}
+
+/// Batches of the first of the two were acknowledged before the other was created. Nothing is removed, so that the next
+/// attempt finds the same.
+async fn a_second_segment_without_a_header_is_damage<R: Runtime + Files>() {
+    let dir = scratch::<R>();
+    let (log, _) = open::<R>(&dir, small()).await;
+    fill(&log, 0..60).await;
+    close(log).await;
+    let paths = segments::<R>(&dir).await;
+    let [.., damaged, last] = &paths[..] else { panic!("there are several segments") };
+    edit::<R>(damaged, |bytes| bytes.truncate(0)).await;
+    edit::<R>(last, |bytes| bytes.truncate(17)).await;
+    for _ in 0..2 {
+        let error = Partition::<R>::open(&dir, small()).await.expect_err("it is damaged");
+        assert_eq!((error.kind(), error.path()), (ErrorKind::Corrupt, Some(&**damaged)), "{error}");
+        assert_eq!(segments::<R>(&dir).await, paths);
+        R::sleep(Duration::from_millis(20)).await; // a file that is dropped may be closed a moment later
+    }
+    remove::<R>(dir).await.unwrap();
 }
 
 async fn a_second_opener_is_refused<R: Runtime + Files>() {
