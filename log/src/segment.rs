@@ -111,7 +111,7 @@ impl<R: Files> Segment<R> {
         Self { path, base_offset, len: Cell::new(len), opened, metadata }
     }
 
-    /// Creates the file of an empty segment, durably, and locks it.
+    /// Creates the file of an empty segment, durably but for its name, and locks it. The caller syncs the directory.
     pub(crate) async fn create(
         dir: &Path,
         header: SegmentHeader,
@@ -129,7 +129,6 @@ impl<R: Files> Segment<R> {
             file.set_len(0).await?;
             file.write_all_at(header.encode(), 0).await.into_result()?;
             file.sync_data().await?;
-            R::sync_dir(dir).await?;
             Ok(file)
         };
         let file = created.await.map_err(|error| Error::io("create", path, error))?;

@@ -352,6 +352,10 @@ impl<R: Runtime + Files> Writer<R> {
         Ok(())
     }
 
+    /// Creates a segment, durably.
+    ///
+    /// # Errors
+    /// [`NoSpace`](ErrorKind::NoSpace): its file may exist. [`Failed`](ErrorKind::Failed).
     pub(crate) async fn create(
         &self,
         base_offset: u64,
@@ -359,11 +363,16 @@ impl<R: Runtime + Files> Writer<R> {
     ) -> Result<Rc<Segment<R>>, Error> {
         let header = SegmentHeader { salt: recovery::salt::<R>(), base_offset, timestamp };
         let index = Index::new(self.shared.config.segment_bytes);
-        match Segment::create(&self.shared.dir, header, index).await {
-            Ok(segment) => Ok(Rc::new(segment)),
-            Err(error) if error.kind() == ErrorKind::NoSpace => Err(error),
-            Err(error) => Err(error.into_failed()),
-        }
+        let dir = &self.shared.dir;
+        let segment = match Segment::create(dir, header, index).await {
+            Ok(segment) => segment,
+            Err(error) if error.kind() == ErrorKind::NoSpace => return Err(error),
+            Err(error) => return Err(error.into_failed()),
+        };
+        // Final, also if the disk is full: a second sync may succeed although the name is not on the disk.
+        let synced = R::sync_dir(dir).await;
+        synced.map_err(|error| Error::failed("sync", dir, error))?;
+        Ok(Rc::new(segment))
     }
 
     /// Writes to `segment` from now on.
