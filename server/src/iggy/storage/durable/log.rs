@@ -5,12 +5,14 @@ use std::error::Error as _;
 use std::io;
 use std::rc::Rc;
 
-use owned_io::{Files, Runtime};
+use bytes::Bytes;
+use owned_io::{Files, Runtime, coop};
 use owned_io_log::{Error, ErrorKind, Partition, PartitionConfig};
 use tracing::warn;
 
 use super::super::{
-    Appended, LocalFuture, MessageLog, Offsets, ReadError, ReadFrom, Retention, Size, StoredBatch,
+    Appended, LocalFuture, MessageLog, Offsets, Position, ReadError, ReadFrom, Retention, Size,
+    StoredBatch,
 };
 use crate::iggy::Status;
 use crate::iggy::messages::Batch;
@@ -89,6 +91,23 @@ fn stored(batch: owned_io_log::Batch) -> StoredBatch {
     StoredBatch { base_offset, count, timestamp, bytes }
 }
 
+/// The messages of a batch as they are stored. They are copied out of a buffer that is more than a quarter larger, as a
+/// WebSocket may deliver them: the log keeps the whole buffer in memory, and counts the messages.
+fn stamped(batch: Batch, at: Position, id: u128) -> Bytes {
+    let buffer_bytes = batch.memory_bytes();
+    let messages = batch.stamp(at, id);
+    let spare = buffer_bytes.saturating_sub(messages.len());
+    if messages.len() < COPIED_BYTES_MIN || spare <= messages.len() / 4 {
+        return messages;
+    }
+    coop::consume(messages.len() as u64 / 8);
+    Bytes::copy_from_slice(&messages)
+}
+
+/// The log copies smaller batches itself, in bytes: see
+/// [`cache_bytes_max`](owned_io_log::PartitionConfig::cache_bytes_max).
+const COPIED_BYTES_MIN: usize = 16 * 1024;
+
 /// The least that is read at once, in bytes.
 const READ_BYTES_SPARE: u64 = 16 * 1024;
 
@@ -96,7 +115,7 @@ impl<R: Runtime + Files> MessageLog for DurableLog<R> {
     fn append(&self, batch: Batch, id: u128) -> LocalFuture<'_, Result<Appended, Status>> {
         let count = batch.count();
         Box::pin(async move {
-            let appended = self.partition.append(count, |at| [batch.stamp(at, id)]).await;
+            let appended = self.partition.append(count, |at| [stamped(batch, at, id)]).await;
             self.checked(appended, Status::CannotAppendMessage)
         })
     }
@@ -194,4 +213,36 @@ pub(super) fn is_out_of_descriptors(error: &Error) -> bool {
     const EMFILE: i32 = 24;
     let cause = error.source().and_then(|cause| cause.downcast_ref::<io::Error>());
     matches!(cause.and_then(io::Error::raw_os_error), Some(ENFILE | EMFILE))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+    use iggy_binary_protocol::WirePartitioning;
+
+    use super::*;
+    use crate::iggy::messages::tests::request;
+
+    /// A WebSocket may deliver a request in a buffer of twice or four times its length.
+    #[test]
+    fn a_batch_is_copied_out_of_a_much_larger_buffer() {
+        for (payload_len, times, is_copied) in
+            [(100_000, 1, false), (100_000, 2, true), (100_000, 4, true), (1_000, 4, false)]
+        {
+            let payload = vec![7; payload_len];
+            let request = request(&[&payload[..]], &WirePartitioning::Balanced);
+            let mut buffer = BytesMut::with_capacity(times * request.len());
+            buffer.extend_from_slice(&request);
+            let end = buffer.as_ptr_range().end;
+            let batch = Batch::decode(buffer).unwrap().1;
+            let messages = stamped(batch, Position { base_offset: 0, timestamp: 1 }, 1);
+            assert_eq!(messages.as_ptr_range().end != end, is_copied, "{payload_len} x {times}");
+            let len = messages.len();
+            assert_eq!(messages[len - payload_len..], payload);
+            if len >= COPIED_BYTES_MIN {
+                let held = messages.try_into_mut().expect("nobody else has it").capacity();
+                assert!(held <= len + len / 4, "{held} bytes are held for {len}");
+            }
+        }
+    }
 }
