@@ -49,6 +49,8 @@ pub struct DurableStorage<R: Files> {
     cache_bytes_left: Cell<usize>,
     /// The files that further logs may keep open beyond [`LOG_FILES`].
     open_segments_left: Cell<usize>,
+    /// The indexes of closed files that further logs may keep.
+    closed_indexes_left: Cell<usize>,
     failures: Failures,
     observer: RefCell<Option<Rc<dyn Observer>>>,
 }
@@ -64,18 +66,25 @@ const SNAPSHOT_BYTES_MIN: u64 = 1 << 20;
 const LOG_CACHE_BYTES_MAX: usize = 4 << 20;
 
 /// A log gets at most this part of what is left for messages in memory, so that something is left for later ones. The
-/// same holds for open files.
+/// same holds for open files, and for indexes.
 const CACHE_PART: usize = 16;
 
 /// The open files of each log: its lock, the segment that is written to, and one that is read.
 const LOG_FILES: usize = 3;
 
-/// The most segments that all logs keep open besides. Opening a segment reads the headers of its batches, so consumers
-/// that read old messages of the same log need one each.
+/// The most segments that all logs keep open besides, for consumers that read old messages of the same log.
 const OPEN_SEGMENTS_MAX: usize = 4096;
 
 /// The most of them that a log keeps open.
 const LOG_OPEN_SEGMENTS_MAX: usize = 15;
+
+/// The most segments whose index all logs keep in memory although their files are closed, of at most 12 KiB each: 48 MiB.
+/// A poll that opens a segment without an index reads the headers of all its batches.
+const CLOSED_INDEXES_MAX: usize = 4096;
+
+/// The most of them that a log keeps. So four consumers can read old messages of one log, each in another segment, and
+/// no poll reads these headers again.
+const LOG_CLOSED_INDEXES_MAX: usize = 3;
 
 /// The most files that a storage keeps open, with as many partitions as there may be. Polls in progress, changes and
 /// snapshots have some more for a moment.
@@ -113,6 +122,7 @@ impl<R: Runtime + Files> DurableStorage<R> {
             logs: RefCell::default(),
             cache_bytes_left: Cell::new(cache_bytes_max),
             open_segments_left: Cell::new(OPEN_SEGMENTS_MAX),
+            closed_indexes_left: Cell::new(CLOSED_INDEXES_MAX),
             failures: Failures::default(),
             observer: RefCell::default(),
         };
@@ -192,14 +202,17 @@ impl<R: Runtime + Files> DurableStorage<R> {
         let mut config = self.config;
         config.cache_bytes_max = take(&self.cache_bytes_left, LOG_CACHE_BYTES_MAX);
         config.open_segments_max = 1 + take(&self.open_segments_left, LOG_OPEN_SEGMENTS_MAX);
+        config.indexes_max =
+            config.open_segments_max + take(&self.closed_indexes_left, LOG_CLOSED_INDEXES_MAX);
         config
     }
 
     /// Gives back what [`config_of_next`](Self::config_of_next) has taken.
     fn give_back(&self, config: &PartitionConfig) {
-        let (cache, segments) = (&self.cache_bytes_left, &self.open_segments_left);
-        cache.set(cache.get() + config.cache_bytes_max);
-        segments.set(segments.get() + config.open_segments_max - 1);
+        let give = |left: &Cell<usize>, count: usize| left.set(left.get() + count);
+        give(&self.cache_bytes_left, config.cache_bytes_max);
+        give(&self.open_segments_left, config.open_segments_max - 1);
+        give(&self.closed_indexes_left, config.indexes_max - config.open_segments_max);
     }
 
     fn insert(&self, log: LogId, partition: Partition<R>, config: PartitionConfig) {
