@@ -155,17 +155,18 @@ async fn read_segment<R: Files>(
         let (mut at, mut payload) = (0, 0_usize);
         needed = 0;
         while let Some(head) = bytes.get(at as usize..).and_then(<[u8]>::first_chunk) {
-            let corrupt = || Error::corrupt(&segment.path, position + at);
-            let header = match BatchHeader::decode(head, segment_header.salt) {
-                Some(header) => header,
-                None if found.is_empty() => return Err(corrupt()),
-                // The next read comes to the damage.
-                None => return Ok(released(found, bytes.len())),
+            // The next read comes to the damage.
+            let before_damage = |found: Vec<Batch>| match found.is_empty() {
+                true => Err(Error::corrupt(&segment.path, position + at)),
+                false => Ok(released(found, bytes.len())),
+            };
+            let Some(header) = BatchHeader::decode(head, segment_header.salt) else {
+                return before_damage(found);
             };
             let end = at + header.stored_len();
             // Offsets go forward, and the batch ends within the segment.
             if header.base_offset < next_offset || position + end > len {
-                return if found.is_empty() { Err(corrupt()) } else { Ok(released(found, bytes.len())) };
+                return before_damage(found);
             }
             if target.skips(&header) {
                 (at, next_offset) = (end, header.next_offset());
@@ -184,7 +185,7 @@ async fn read_segment<R: Files>(
             }
             let stored = bytes.slice(at as usize + BATCH_HEADER_BYTES..end as usize);
             if payload_crc(std::slice::from_ref(&stored)) != header.payload_crc {
-                return if found.is_empty() { Err(corrupt()) } else { Ok(released(found, bytes.len())) };
+                return before_damage(found);
             }
             let BatchHeader { base_offset, count, timestamp, .. } = header;
             found.push(Batch { base_offset, count, timestamp, bytes: stored });

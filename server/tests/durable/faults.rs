@@ -1,12 +1,15 @@
 //! What clients are told of a disk that is full or fails, and what goes on meanwhile.
 
+use std::path::Path;
 use std::time::Duration;
 
 use owned_io::Clock;
+use owned_io_log::PartitionConfig;
 use owned_io_server::iggy::Status;
-use owned_io_sim::{Fault, Sim, World, run, seeds};
+use owned_io_server::iggy::storage::{DurableStorage, Storage};
+use owned_io_sim::{Fault, Sim, World, block_on, run, seeds};
 
-use super::client::Client;
+use super::client::{Client, DIR};
 use super::restart::{UNLIMITED, end, payload, start};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -115,5 +118,37 @@ fn a_read_error_is_that_of_the_poll() {
         let polled = client.poll_all("t", 0, 9).await.unwrap();
         assert!(polled.into_iter().map(|(_, payload)| payload).eq((0..51).map(payload)));
         Ok(())
+    });
+}
+
+/// The next one is made after as many bytes of records again. Records that are refused do not count.
+#[test]
+fn a_snapshot_that_fails_is_not_made_again_with_each_record() {
+    const STATE_BYTES: usize = 3_000_000;
+    block_on(async {
+        let host = World::current().main_host();
+        let config = PartitionConfig::default();
+        let opened = DurableStorage::<Sim>::open(Path::new(DIR), config, 0).await;
+        let (storage, _) = opened.expect("the directory opens");
+        let record = async || storage.record(vec![7; 1_000]).await;
+        // There is room for some more records, and not for a snapshot beside those that are there.
+        host.limit_disk(4_000_000);
+        let mut attempts = Vec::new();
+        for n in 1..4_500 {
+            if n == 3_300 {
+                host.limit_disk(u64::MAX);
+            }
+            record().await.expect("there is room for it");
+            if storage.is_snapshot_due() {
+                attempts.push((n, storage.snapshot(vec![7; STATE_BYTES]).await.is_ok()));
+            }
+        }
+        // After more than 1 MiB, and after more than 3,000,000 bytes again.
+        assert_eq!(attempts, [(1_049, false), (4_050, true)]);
+        host.limit_disk(0);
+        for _ in 0..3_100 {
+            assert_eq!(record().await, Err(Status::TopicFull));
+        }
+        assert!(!storage.is_snapshot_due());
     });
 }

@@ -166,9 +166,8 @@ mod tests {
 
     #[test]
     fn a_connection_comes_to_the_listener_of_its_local_address() {
-        let at = |listener: &str, local: &str| {
-            is_at(listener.parse().unwrap(), local.parse().unwrap())
-        };
+        let at =
+            |listener: &str, local: &str| is_at(listener.parse().unwrap(), local.parse().unwrap());
         assert!(at("127.0.0.1:80", "127.0.0.1:80"));
         assert!(!at("127.0.0.1:80", "127.0.0.1:81") && !at("127.0.0.1:80", "127.0.0.2:80"));
         assert!(at("0.0.0.0:80", "127.0.0.1:80") && !at("0.0.0.0:80", "[::1]:80"));

@@ -46,7 +46,7 @@ impl Broker {
     async fn store(&self, record: &Record, emptied: &[LogId]) -> Result<(), Status> {
         let mut stored = self.storage.record(record.to_bytes()).await;
         if stored == Err(Status::TopicFull) && !emptied.is_empty() {
-            self.owes_snapshot.set(true);
+            self.snapshots.owe(); // the journal has offsets of these messages
             self.purge_logs(emptied).await?;
             stored = self.storage.record(record.to_bytes()).await;
         }
@@ -71,30 +71,6 @@ impl Broker {
             all_purged = all_purged.and(purged);
         }
         all_purged
-    }
-
-    /// Makes a snapshot of the catalogue if one is due. The caller holds `changing`, so that all records are applied.
-    async fn make_snapshot(&self) {
-        if self.is_snapshot_due() {
-            let state = self.catalogue.borrow().to_bytes();
-            // An error was logged. The records stay, and the next change tries again.
-            if self.storage.snapshot(state).await.is_ok() {
-                self.owes_snapshot.set(false);
-            }
-        }
-    }
-
-    /// Makes a snapshot of the catalogue if one is due, and nobody changes it.
-    pub(super) async fn try_snapshot(&self) {
-        if self.is_snapshot_due()
-            && let Some(_turn) = self.changing.try_lock()
-        {
-            self.make_snapshot().await;
-        }
-    }
-
-    fn is_snapshot_due(&self) -> bool {
-        self.owes_snapshot.get() || self.storage.is_snapshot_due()
     }
 
     /// Makes the change, and returns the logs that it leaves unused.

@@ -245,9 +245,8 @@ fn start(
 fn select(found: Vec<StoredBatch>, from: ReadFrom, count: u32) -> Result<Vec<StoredBatch>, Status> {
     let mut left = count;
     let mut selected = Vec::with_capacity(found.len());
-    let bytes_of = |batches: &[StoredBatch]| -> usize {
-        batches.iter().map(|batch| batch.bytes.len()).sum()
-    };
+    let bytes_of =
+        |batches: &[StoredBatch]| -> usize { batches.iter().map(|batch| batch.bytes.len()).sum() };
     let found_bytes = bytes_of(&found);
     for batch in found {
         if left == 0 {

@@ -6,6 +6,7 @@ mod messages;
 mod offsets;
 mod queries;
 mod retention;
+mod snapshots;
 pub mod tail;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use async_lock::Mutex;
 use logs::Logs;
 use offsets::Unstored;
 use owned_io::coop;
+use snapshots::Snapshots;
 
 use super::answer::Answer;
 use super::catalogue::{Catalogue, LogId, TopicId};
@@ -41,8 +43,7 @@ pub struct Broker {
     next_balanced: RefCell<BTreeMap<TopicId, u32>>,
     storage: Box<dyn Storage>,
     unstored: Unstored,
-    /// Whether a snapshot is owed: the journal has offsets that the catalogue has forgotten.
-    owes_snapshot: Cell<bool>,
+    snapshots: Snapshots,
     /// Held while the catalogue changes, but not while an offset is stored. Held while the storage is closed.
     changing: Mutex<()>,
     /// Every command is refused: the storage is being closed, or was.
@@ -68,7 +69,7 @@ impl Broker {
             next_balanced: RefCell::default(),
             storage,
             unstored: Unstored::default(),
-            owes_snapshot: Cell::default(),
+            snapshots: Snapshots::default(),
             changing: Mutex::new(()),
             is_closing: Cell::new(false),
             clients,

@@ -66,7 +66,11 @@ impl Broker {
         let storing = StoringGuard::new(&self.unstored, (epoch, consumer), present());
         self.catalogue.borrow_mut().apply(record).map_err(|_| Status::Error)?;
         let changed = present();
+        let snapshots_begun = self.snapshots.begun();
         let stored = self.storage.record(record.to_bytes()).await;
+        if stored.is_err() && self.snapshots.begun() != snapshots_begun {
+            self.snapshots.owe(); // the last one may have the offset that is refused
+        }
         match stored {
             Ok(()) => storing.set_stored(changed),
             // A consumer that got no messages, because its offset could not be stored, gets them the next time. The

@@ -48,9 +48,13 @@ impl Server {
     }
 
     fn with(storage: Box<dyn Storage>) -> Self {
+        Self::with_clock(storage, || 1_000)
+    }
+
+    fn with_clock(storage: Box<dyn Storage>, now: fn() -> u64) -> Self {
         let credentials = Credentials::new("iggy".into(), "secret".into()).unwrap();
         let hub = Arc::new(Hub::new(credentials));
-        let environment = Environment { now: || 1_000, random: || 99 };
+        let environment = Environment { now, random: || 99 };
         let node = Node { workers: 1, ..Node::default() };
         let broker = Broker::new(storage, hub.clients().clone(), environment, node);
         Self { iggy: Rc::new(Iggy::with_broker::<Sim>(hub, broker)) }

@@ -1,6 +1,6 @@
 //! Stored offsets when the disk is slow or full, and commands while the storage is closed.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use owned_io::{Clock, Executor};
@@ -28,6 +28,12 @@ struct Disk {
     fails_purge: Cell<bool>,
     /// How many records were to be stored.
     records: Cell<u32>,
+    /// A snapshot is due.
+    is_journal_long: Cell<bool>,
+    /// No snapshot can be made.
+    refuses_snapshots: Cell<bool>,
+    /// The snapshots that were begun.
+    snapshots: RefCell<Vec<Vec<u8>>>,
 }
 
 impl Storage for DiskStorage {
@@ -52,6 +58,18 @@ impl Storage for DiskStorage {
             pause().await;
             wait_while(&self.disk.is_held).await;
             if self.disk.is_full.get() { Err(Status::TopicFull) } else { Ok(()) }
+        })
+    }
+
+    fn is_snapshot_due(&self) -> bool {
+        self.disk.is_journal_long.get()
+    }
+
+    fn snapshot(&self, state: Vec<u8>) -> LocalFuture<'_, Result<(), Status>> {
+        Box::pin(async {
+            self.disk.snapshots.borrow_mut().push(state);
+            pause().await;
+            if self.disk.refuses_snapshots.get() { Err(Status::Error) } else { Ok(()) }
         })
     }
 
@@ -119,18 +137,33 @@ async fn pause() {
     Sim::sleep(Duration::from_millis(1)).await;
 }
 
+thread_local! {
+    static NOW: Cell<u64> = const { Cell::new(0) };
+}
+
 fn run_on_disk(case: impl AsyncFnOnce(Server, Rc<Disk>)) {
     owned_io_sim::block_on(async {
         let memory = MemoryStorage::new(1 << 20, || 1_000);
         let disk = Rc::<Disk>::default();
         let storage = DiskStorage { memory, disk: Rc::clone(&disk) };
-        case(Server::with(Box::new(storage)), disk).await;
+        NOW.set(1_000);
+        case(Server::with_clock(Box::new(storage), || NOW.get()), disk).await;
     });
 }
 
 fn next() -> PollMessagesRequest {
     let poll = poll(consumer(), WirePollingStrategy::next(), 1);
     PollMessagesRequest { auto_commit: true, ..poll }
+}
+
+fn store_offset(partition: u32, offset: u64) -> StoreConsumerOffsetRequest {
+    StoreConsumerOffsetRequest {
+        consumer: consumer(),
+        stream_id: zero(),
+        topic_id: zero(),
+        partition_id: Some(partition),
+        offset,
+    }
 }
 
 fn get_offset() -> GetConsumerOffsetRequest {
@@ -185,14 +218,7 @@ fn an_offset_that_comes_while_its_messages_are_purged_is_refused() {
         let purge = PurgeTopicRequest { stream_id: zero(), topic_id: zero() };
         let purged = Sim::spawn(async move { another.send(PURGE_TOPIC_CODE, &purge).await });
         Sim::sleep(Duration::from_micros(500)).await; // its record is being stored
-        let store = StoreConsumerOffsetRequest {
-            consumer: consumer(),
-            stream_id: zero(),
-            topic_id: zero(),
-            partition_id: Some(0),
-            offset: 1,
-        };
-        let refused = client.send(STORE_CONSUMER_OFFSET_CODE, &store).await;
+        let refused = client.send(STORE_CONSUMER_OFFSET_CODE, &store_offset(0, 1)).await;
         assert_eq!(refused, Err(status(Status::InvalidOffset)));
         assert_eq!(client.poll(&next()).await.unwrap().offsets(), [0_u64; 0]);
         purged.await.unwrap().unwrap();
@@ -284,6 +310,68 @@ fn a_topic_that_was_emptied_in_vain_has_no_stored_offsets() {
         assert_eq!(client.topic().await.topic.messages_count, 0);
         client.produce(&[b"2"], WirePartitioning::Balanced).await.unwrap();
         assert_eq!(client.poll(&next()).await.unwrap().offsets(), [0]);
+    });
+}
+
+/// A snapshot that has it would bring it back after a restart, and the consumer would miss messages.
+#[test]
+fn an_offset_that_was_refused_is_not_in_the_next_snapshot() {
+    run_on_disk(async |server: Server, disk| {
+        let (mut client, mut other, mut refused) =
+            (server.login().await, server.login().await, server.login().await);
+        client.create(2).await;
+        for partition in 0..2 {
+            client.produce(&[b"0"], WirePartitioning::PartitionId(partition)).await.unwrap();
+        }
+        let store = store_offset(1, 0);
+        client.send(STORE_CONSUMER_OFFSET_CODE, &store).await.unwrap();
+        disk.is_journal_long.set(true);
+        client.send(STORE_CONSUMER_OFFSET_CODE, &store).await.unwrap();
+        let other = Sim::spawn(async move { other.send(STORE_CONSUMER_OFFSET_CODE, &store).await });
+        Sim::sleep(Duration::from_micros(500)).await; // its record is being stored
+        let store = store_offset(0, 0);
+        let refused =
+            Sim::spawn(async move { refused.send(STORE_CONSUMER_OFFSET_CODE, &store).await });
+        while disk.snapshots.borrow().len() < 2 {
+            Sim::sleep(Duration::from_micros(100)).await;
+        }
+        disk.is_full.set(true);
+        assert_eq!(refused.await.unwrap(), Err(status(Status::TopicFull)));
+        other.await.unwrap().unwrap();
+        disk.is_full.set(false);
+        disk.is_journal_long.set(false);
+        let store = store_offset(1, 0);
+        client.send(STORE_CONSUMER_OFFSET_CODE, &store).await.unwrap();
+        let snapshots = disk.snapshots.borrow();
+        assert_eq!(snapshots.len(), 3);
+        assert!(snapshots[0] != snapshots[1], "the second was made while it was stored");
+        assert!(snapshots[0] == snapshots[2]);
+    });
+}
+
+/// The disk is full, or has failed, and each attempt would write the whole catalogue.
+#[test]
+fn an_owed_snapshot_that_fails_is_made_again_after_a_time() {
+    run_on_disk(async |server: Server, disk| {
+        let mut client = server.login().await;
+        client.create(1).await;
+        client.produce(&[b"0"], WirePartitioning::Balanced).await.unwrap();
+        disk.is_full.set(true);
+        let purge = PurgeTopicRequest { stream_id: zero(), topic_id: zero() };
+        let refused = client.send(PURGE_TOPIC_CODE, &purge).await;
+        assert_eq!(refused, Err(status(Status::TopicFull)));
+        disk.is_full.set(false);
+        client.produce(&[b"1"], WirePartitioning::Balanced).await.unwrap();
+        for (seconds, is_refused, attempts) in
+            [(0, true, 1), (9, true, 1), (1, true, 2), (10, false, 3), (10, false, 3)]
+        {
+            NOW.set(NOW.get() + seconds * 1_000_000);
+            disk.refuses_snapshots.set(is_refused);
+            for _ in 0..20 {
+                client.send(STORE_CONSUMER_OFFSET_CODE, &store_offset(0, 0)).await.unwrap();
+            }
+            assert_eq!(disk.snapshots.borrow().len(), attempts);
+        }
     });
 }
 

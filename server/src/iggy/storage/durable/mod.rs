@@ -42,8 +42,11 @@ pub struct DurableStorage<R: Files> {
     dir: PathBuf,
     config: PartitionConfig,
     journal: Journal<R>,
-    /// The length of the last snapshot, in bytes.
+    /// The length of the last snapshot that was begun, in bytes.
     snapshot_bytes: Cell<u64>,
+    /// How many bytes the records since the last snapshot had when another one was begun that has failed, or is not
+    /// finished. 0: there is none.
+    unfinished_at: Cell<u64>,
     logs: RefCell<BTreeMap<LogId, DurableLog<R>>>,
     /// The bytes of recent messages that further logs may keep in memory.
     cache_bytes_left: Cell<usize>,
@@ -59,7 +62,8 @@ pub struct DurableStorage<R: Files> {
 const PARTITIONS_AT_ONCE: usize = 32;
 
 /// A snapshot of the catalogue is made when the records since the last one have as many bytes, or as many as that one if
-/// it is longer: so it is written a second time at most for each byte of the records.
+/// it is longer: so it is written a second time at most for each byte of the records. If it fails, the next one is made
+/// after as many bytes again.
 const SNAPSHOT_BYTES_MIN: u64 = 1 << 20;
 
 /// The most bytes of recent messages that a log keeps in memory.
@@ -119,6 +123,7 @@ impl<R: Runtime + Files> DurableStorage<R> {
             config,
             journal,
             snapshot_bytes: Cell::new(snapshot_bytes),
+            unfinished_at: Cell::new(0),
             logs: RefCell::default(),
             cache_bytes_left: Cell::new(cache_bytes_max),
             open_segments_left: Cell::new(OPEN_SEGMENTS_MAX),
@@ -344,13 +349,19 @@ impl<R: Runtime + Files> Storage for DurableStorage<R> {
 
     fn is_snapshot_due(&self) -> bool {
         let bytes_max = self.snapshot_bytes.get().max(SNAPSHOT_BYTES_MIN);
-        self.journal.bytes_since_snapshot() > bytes_max
+        let bytes = self.journal.bytes_since_snapshot();
+        bytes.saturating_sub(self.unfinished_at.get()) > bytes_max
     }
 
     fn snapshot(&self, state: Vec<u8>) -> LocalFuture<'_, Result<(), Status>> {
         Box::pin(async {
             self.snapshot_bytes.set(state.len() as u64);
-            self.checked(self.journal.snapshot(state.into()).await, Status::Error)
+            self.unfinished_at.set(self.journal.bytes_since_snapshot());
+            let made = self.checked(self.journal.snapshot(state.into()).await, Status::Error);
+            if made.is_ok() {
+                self.unfinished_at.set(0);
+            }
+            made
         })
     }
 
