@@ -175,8 +175,11 @@ impl Disk {
         let inode = self.inode(id)?;
         let size = inode.size();
         let bytes_max = if self.full_until > now { 0 } else { self.bytes_max };
-        let free = bytes_max.saturating_sub(self.bytes());
-        let fits = (size + free).saturating_sub(offset).min(len as u64) as usize;
+        let free = match bytes_max {
+            u64::MAX => u64::MAX,
+            limited => limited.saturating_sub(self.bytes()),
+        };
+        let fits = size.saturating_add(free).saturating_sub(offset).min(len as u64) as usize;
         if fits == 0 { Err(error(ENOSPC)) } else { Ok(fits) }
     }
 
@@ -370,9 +373,16 @@ impl Disk {
         self.free_inodes();
     }
 
-    /// The bytes of all files.
+    /// The bytes of all files that have a name or are open. The name of a file may be gone before that is on the disk: then
+    /// a crash may bring the file back, and its space is free already.
     fn bytes(&self) -> u64 {
-        self.inodes.values().map(Inode::size).sum()
+        let named = self.names.values().filter_map(|node| match node {
+            Node::File(inode) => Some(*inode),
+            Node::Dir => None,
+        });
+        let inodes: BTreeSet<_> =
+            named.chain(self.opened.values().map(|opened| opened.inode)).collect();
+        inodes.iter().filter_map(|inode| self.inodes.get(inode)).map(Inode::size).sum()
     }
 
     fn next_id(&mut self) -> u64 {

@@ -138,7 +138,7 @@ fn a_snapshot_that_fails_is_not_made_again_with_each_record() {
             if n == 3_300 {
                 host.limit_disk(u64::MAX);
             }
-            record().await.expect("there is room for it");
+            record().await.unwrap_or_else(|status| panic!("record {n}: {status:?}"));
             if storage.is_snapshot_due() {
                 attempts.push((n, storage.snapshot(vec![7; STATE_BYTES]).await.is_ok()));
             }
