@@ -8,13 +8,16 @@
 //!
 //! A load may have something to do besides, while no message is in flight: its [`Upkeep`].
 //!
-//! Each line is answered by one line of JSON: a [`WindowAnswer`], for `end` the [`Report`] alone. In between, `load` is blocked
-//! in reading stdin. A window ends when time is over *and* everything that was sent is answered: its messages are all
-//! answers, and the server is idle at both of its ends, so that its CPU time is all for them.
+//! Each line is answered by one line of JSON: a [`WindowAnswer`], for `end` the [`Report`] alone. In between, `load` waits
+//! for stdin, and answers pings now and then. A window ends when time is over *and* everything that was sent is answered:
+//! its messages are all answers, and the server is idle at both of its ends, so that its CPU time is all for them.
 
-use std::io::{self, BufRead, Write};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
 use super::Failure;
@@ -37,6 +40,10 @@ const SETTLE_READS: usize = 10;
 
 /// The time between two looks. Bytes that were not asked for arrive meanwhile.
 const SETTLE_EVERY: Duration = Duration::from_millis(1);
+
+/// How often pings are answered between windows. This project's server sends one after 30 s of silence, and closes the
+/// connection if it is not answered for 20 s. Other rows may be measured for longer than that.
+const PINGS_EVERY: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
 /// The answer to `warm-up` and `window`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -96,7 +103,9 @@ pub(crate) fn run<E: Exchange>(
     let mut dialer = Dialer::new(target, connections)?;
     session.open_all(&mut dialer, patience, ramp, Opening::Answer)?;
     session.tally.require_opened()?;
+    let stdin = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(unread)?);
     let mut windows = Windows {
+        stdin: BufReader::new(stdin),
         clock,
         session,
         patience: ns(patience),
@@ -105,8 +114,7 @@ pub(crate) fn run<E: Exchange>(
         total: Total::new(),
         unsettled: 0,
     };
-    for line in io::stdin().lock().lines() {
-        let line = line.map_err(|error| Failure::new(format!("cannot read stdin: {error}")))?;
+    while let Some(line) = windows.next_line()? {
         let (report, window) = match parse(&line)? {
             Command::End => break,
             Command::WarmUp(window) => (false, window),
@@ -153,6 +161,10 @@ fn parse(line: &str) -> Result<Command, Failure> {
     }
 }
 
+fn unread(error: impl Into<io::Error>) -> Failure {
+    Failure::new(format!("cannot read stdin: {}", error.into()))
+}
+
 fn print(answer: &impl Serialize) -> Result<(), Failure> {
     let mut line = serde_json::to_vec(answer).map_err(|error| Failure::new(error.to_string()))?;
     line.push(b'\n');
@@ -179,6 +191,7 @@ struct Total {
 }
 
 struct Windows<E> {
+    stdin: BufReader<File>,
     clock: Clock,
     session: Session<E>,
     patience: u64,
@@ -191,6 +204,20 @@ struct Windows<E> {
 }
 
 impl<E: Exchange> Windows<E> {
+    /// Waits for a line on stdin, and answers pings meanwhile. None: stdin has ended.
+    fn next_line(&mut self) -> Result<Option<String>, Failure> {
+        while self.stdin.buffer().is_empty() {
+            let mut stdin = [PollFd::new(self.stdin.get_ref(), PollFlags::IN)];
+            if poll(&mut stdin, Some(&PINGS_EVERY)).map_err(unread)? > 0 {
+                break;
+            }
+            self.session.catch_up()?;
+        }
+        let mut line = String::new();
+        let len = self.stdin.read_line(&mut line).map_err(unread)?;
+        Ok((len > 0).then(|| line.trim_end().to_owned()))
+    }
+
     /// A closed loop for a time. Also returns the CPU that the server used before it, in per cent.
     fn measure(&mut self, time: Duration) -> Result<(Measured, Option<f64>), Failure> {
         // Connections may have ended, or pings have come.
