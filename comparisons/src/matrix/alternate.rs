@@ -146,12 +146,10 @@ impl Round<'_> {
     /// was not needed. After a signal, whatever is missing is void, and the caller drops it all.
     pub(crate) fn measure(&self) -> Vec<Option<RowRound>> {
         let rows = self.measured.unfinished();
-        let mut sides = self.start(&rows);
-        let mut pairs: Vec<Vec<Pair>> = self.measured.rows.iter().map(|_| Vec::new()).collect();
         let is_odd = rows.first().is_some_and(|row| self.round_number(*row) % 2 == 1);
-        let forth = rows.iter().copied();
-        let order: Vec<_> = if is_odd { forth.collect() } else { forth.rev().collect() };
-        for row in order {
+        let mut sides = self.start(&rows, is_odd);
+        let mut pairs: Vec<Vec<Pair>> = self.measured.rows.iter().map(|_| Vec::new()).collect();
+        for row in forth_or_back(rows, is_odd) {
             let Some(baseline) = self.measured.baseline_of(row) else { continue };
             pairs[row] = self.measure_pairs(&mut sides, row, baseline);
         }
@@ -163,16 +161,20 @@ impl Round<'_> {
         self.measured.rows[row].rounds.len() + 1
     }
 
-    /// Starts and warms up the rows and what they are compared with. One that spins is stopped before the next starts.
-    fn start(&self, rows: &[usize]) -> Vec<Option<Result<Side, String>>> {
-        let is_needed = |index: usize| {
-            rows.contains(&index)
-                || rows.iter().any(|row| self.measured.baseline_of(*row) == Some(index))
+    /// Starts and warms up the rows and what they are compared with, in turns from the first and from the last: of two
+    /// processes of one program, the one that started earlier may be cheaper for as long as both live. One that spins is
+    /// stopped before the next starts.
+    fn start(&self, rows: &[usize], from_first: bool) -> Vec<Option<Result<Side, String>>> {
+        let is_needed = |index: &usize| {
+            rows.contains(index)
+                || rows.iter().any(|row| self.measured.baseline_of(*row) == Some(*index))
         };
-        let start = |index: usize| {
-            is_needed(index).then(|| self.start_one(index).map_err(|why| why.to_string()))
-        };
-        (0..self.measured.rows.len()).map(start).collect()
+        let all: Vec<_> = (0..self.measured.rows.len()).collect();
+        let mut sides: Vec<_> = all.iter().map(|_| None).collect();
+        for index in forth_or_back(all, from_first).into_iter().filter(is_needed) {
+            sides[index] = Some(self.start_one(index).map_err(|why| why.to_string()));
+        }
+        sides
     }
 
     fn start_one(&self, index: usize) -> Result<Side, Failure> {
@@ -290,6 +292,14 @@ impl Round<'_> {
         self.measured.assign(&mut rounds, pairs);
         rounds
     }
+}
+
+/// The rows from the first, or from the last.
+fn forth_or_back(mut rows: Vec<usize>, from_first: bool) -> Vec<usize> {
+    if !from_first {
+        rows.reverse();
+    }
+    rows
 }
 
 /// What a server uses while it is left alone, in per cent of a core; twice, if the first is much.
