@@ -31,9 +31,7 @@ pub struct Context {
 pub struct Resources {
     /// The memory that connections may hold beyond the buffers of the pools. Each has an account in it.
     pub budget: MemoryBudget,
-    /// Receive buffers of echo, over TCP and TLS.
-    pub echo_pool: Pool,
-    /// Receive buffers of everything else: messages, frames, TLS records.
+    /// Receive buffers: of bytes, messages, frames and TLS records.
     pub pool: Pool,
     /// Buffers of WebSockets.
     pub websocket_buffers: Buffers,
@@ -64,7 +62,6 @@ impl Resources {
     pub fn new(memory: Memory, tls: Option<Tls>, websockets: WebSockets, limits: Limits) -> Self {
         let (pool, budget) = (memory.receive_pool(), memory.budget());
         Self {
-            echo_pool: memory.echo_pool(),
             websocket_buffers: Buffers::new(pool.clone(), budget.clone()),
             tls: WorkerTls::new(tls, pool.clone(), budget.clone()),
             pool,

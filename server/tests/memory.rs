@@ -237,7 +237,6 @@ async fn expect_try_again(client: &mut SimStream) {
 struct Worker {
     memory: Memory,
     budget: MemoryBudget,
-    echo_pool: Pool,
     buffers: Buffers,
     tls: Buffers,
     config: owned_io_websocket::Config,
@@ -291,7 +290,6 @@ impl Worker {
             memory,
             tls: Buffers::new(pool, budget.clone()),
             buffers: resources.websocket_buffers.clone(),
-            echo_pool: resources.echo_pool.clone(),
             connections: Connections::new(DrainSignal::default(), budget.clone()),
             budget,
             config,
@@ -301,13 +299,12 @@ impl Worker {
 
     /// Asserts that the worker holds no more than documented. Returns the bytes held beyond the shares.
     fn check(&self) -> usize {
-        let Self { memory, budget, echo_pool, buffers, .. } = self;
+        let Self { memory, budget, buffers, .. } = self;
         let held_by = |pool: &Pool| pool.leased() * pool.buf_bytes();
         let shares = budget.share_bytes() * memory.connections_max;
         let common = budget.bytes_max() - shares;
         assert!(budget.common_bytes_held() <= common, "{budget:?}: {common} bytes are in common");
-        let held =
-            held_by(echo_pool) + held_by(buffers.pool()) + shares + budget.common_bytes_held();
+        let held = held_by(buffers.pool()) + shares + budget.common_bytes_held();
         assert!(held <= memory.bytes_max, "{held} of {} bytes: {budget:?}", memory.bytes_max);
         let live = server_bytes();
         let state = memory.connections_max * STATE_BYTES_MAX;
@@ -322,11 +319,11 @@ impl Worker {
         match kind {
             Kind::Idle => {
                 let (mut read, mut write) = server.into_split();
-                let pool = self.echo_pool.clone();
+                let pool = self.buffers.pool().clone();
                 spawn_server(async move { copy(&mut read, &mut write, &pool).await.map(drop) });
             }
             Kind::IdleTls | Kind::UnreadTls => {
-                let (pool, buffers) = (self.echo_pool.clone(), self.tls.clone());
+                let (pool, buffers) = (self.buffers.pool().clone(), self.tls.clone());
                 spawn_server(async move {
                     let stream = identity().acceptor().accept::<Sim, _>(server, &buffers).await?;
                     let (mut read, mut write) = stream.into_split();

@@ -293,10 +293,7 @@ fn feed_worker(feed: &Feed<'_>, id: &str, worker: &WorkerMetrics) {
     feed.gauge("owned_io_memory_held_bytes", &labels, gauges.memory_held_bytes.get() as f64);
     feed.gauge("owned_io_memory_limit_bytes", &labels, gauges.memory_limit_bytes.get() as f64);
     feed.gauge("owned_io_application_queue_length", &labels, gauges.application_queue.get() as f64);
-    for (pool, leased) in [("echo", &gauges.echo_buffers), ("messages", &gauges.message_buffers)] {
-        let labels = [("worker", id), ("pool", pool)];
-        feed.gauge("owned_io_pool_buffers_leased", &labels, leased.get() as f64);
-    }
+    feed.gauge("owned_io_pool_buffers_leased", &labels, gauges.leased_buffers.get() as f64);
 }
 
 /// Writes what only this thread can read.
@@ -305,8 +302,7 @@ fn publish(resources: &Resources) {
     let budget = &resources.budget;
     gauges.memory_held_bytes.set(budget.common_bytes_held() as u64);
     gauges.memory_limit_bytes.set(budget.common_bytes_max() as u64);
-    gauges.echo_buffers.set(resources.echo_pool.leased() as u64);
-    gauges.message_buffers.set(resources.pool.leased() as u64);
+    gauges.leased_buffers.set(resources.pool.leased() as u64);
     gauges.application_queue.set(resources.application.queue_len() as u64);
     if let Some((partitions, totals)) = resources.iggy.as_ref().and_then(|iggy| iggy.stored()) {
         gauges.partitions.set(partitions as u64);

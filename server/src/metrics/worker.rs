@@ -322,8 +322,7 @@ impl Observer for LogObserver {
 pub(super) struct WorkerGauges {
     pub(super) memory_held_bytes: Gauge,
     pub(super) memory_limit_bytes: Gauge,
-    pub(super) echo_buffers: Gauge,
-    pub(super) message_buffers: Gauge,
+    pub(super) leased_buffers: Gauge,
     pub(super) application_queue: Gauge,
     pub(super) partitions: Gauge,
     pub(super) stored_messages: Gauge,

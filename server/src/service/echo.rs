@@ -18,7 +18,7 @@ pub async fn serve(stream: impl ByteStream, ctx: &Context) -> io::Result<()> {
     let (mut read, mut write) = stream.into_split();
     // Like `owned_io::copy`, but it records its progress. A separate future for the loop would make each poll slower.
     let echoed = loop {
-        let buf = match read.read_pooled(&ctx.worker.echo_pool).await {
+        let buf = match read.read_pooled(&ctx.worker.pool).await {
             Ok(buf) if !buf.is_empty() => buf,
             ended => break ended.map(drop),
         };
