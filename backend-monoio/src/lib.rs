@@ -55,11 +55,12 @@
 //! vectored write waits likewise, then calls `sendmsg`, because monoio's own is a `WRITEV`, which raises SIGPIPE. Accept
 //! tries `accept4` first, and connect begins without waiting; both then wait by `POLL_ADD`. Closing is a `CLOSE` within
 //! the runtime, and close(2) outside of it. Each worker has a descriptor that is always readable, next to its ring and its
-//! eventfd. A sleep of zero waits for it, which took 0.9 µs.
+//! eventfd. A sleep of zero waits for it, which took 0.9 µs. Another one is the placeholder for files, see below.
 //!
 //! A read, a write and a sync of a file are `READ`, `WRITE` and `FSYNC`. A vectored write is a system call on the pool for
 //! blocking closures, because monoio's own has no position. So is everything else about files. An open file has two
-//! descriptors: monoio closes its own through the ring.
+//! descriptors: monoio closes its own through the ring. The kernel does not execute such a close if it has to wait, because
+//! monoio cancels it at once. So a placeholder takes the place of the file before.
 //!
 //! The operations need Linux 5.6. The check before the runtime is built requires 5.11, as on every backend with
 //! io_uring. `coop_taskrun` needs 5.19, `single_issuer` 6.0 and `defer_taskrun` 6.1.

@@ -1,9 +1,55 @@
-//! Buffers of reads and writes of files, with monoio's traits. They are counted, because the end of a runtime has to
-//! wait for them.
+//! Files on monoio's ring, and the buffers of their reads and writes, with monoio's traits. The buffers are counted,
+//! because the end of a runtime has to wait for them.
 
 use std::cell::Cell;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use monoio::fs::File;
 use owned_io::{FILE_TRANSFER_BYTES_MAX, IoBuf, IoBufMut};
+use rustix::io::{DupFlags, dup3};
+
+use crate::local;
+
+/// A file of monoio, which closes its descriptor. When it is dropped, the descriptor no longer refers to the file.
+///
+/// monoio closes by an operation that it gives up at once, behind the last operation of the file. The kernel does not
+/// execute such a close if it has to wait, as on overlayfs and NFS: the descriptor, and a lock of the file, would stay
+/// for ever. So the descriptor is made to refer to a placeholder first, which never waits.
+///
+/// Operations that the kernel works on hold the file themselves. Those that it does not know yet fail.
+#[derive(Debug)]
+pub(crate) struct RingFile(File);
+
+impl RingFile {
+    /// # Errors
+    /// monoio's. `fd` is closed then.
+    pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
+        File::from_std(fd.into()).map(Self)
+    }
+}
+
+impl Deref for RingFile {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.0
+    }
+}
+
+impl Drop for RingFile {
+    fn drop(&mut self) {
+        // Outside of the runtime monoio calls close(2).
+        let Some(placeholder) = local::placeholder() else { return };
+        // SAFETY: the file owns the descriptor, and has it open until this returns. No operation is made meanwhile.
+        // This second owner never closes it.
+        let mut fd = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(self.0.as_raw_fd()) });
+        // If it fails, which it has no reason to, monoio closes the file itself.
+        let _ = dup3(&*placeholder, &mut fd, DupFlags::CLOEXEC);
+    }
+}
 
 /// A buffer to be read into, as monoio sees it.
 pub(crate) struct Reading<B> {

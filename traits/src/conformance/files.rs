@@ -60,6 +60,7 @@ macro_rules! file_conformance {
             the_buffer_of_a_dropped_operation_is_freed
             a_lock_excludes_other_locks
             a_lock_ends_with_its_file
+            a_lock_is_held_until_dropped_writes_have_ended
             open_says_what_it_did_not_find
             open_keeps_the_contents
             rename_replaces_in_one_step
@@ -588,6 +589,52 @@ pub async fn a_lock_ends_with_its_file<R: Runtime + Files>() {
             let other = open::<R>(&scratch.path, OpenMode::Write).await;
             other.try_lock().await.expect("expected to lock the file, which is closed");
         }
+    }
+    scratch.remove().await;
+}
+
+/// "A lock is held until such a write has ended": who gets the lock next finds a file that no longer changes. "It may be
+/// cut even later, as for a dropped write": also after a dropped `set_len`.
+pub async fn a_lock_is_held_until_dropped_writes_have_ended<R: Runtime + Files>() {
+    const ROUNDS: u64 = if cfg!(miri) { 2 } else { 20 };
+    const BYTES: usize = support::scaled(FILE_TRANSFER_BYTES_MAX);
+    let scratch = Scratch::<R>::new().await;
+    for round in 0..ROUNDS {
+        let file = open::<R>(&scratch.path, OpenMode::Write).await;
+        file.try_lock().await.expect("expected to lock the file");
+        let write = |number: u64| {
+            let (file, bytes, offset) = (&file, vec![2; BYTES], number * BYTES as u64);
+            Box::pin(async move {
+                match number % 3 {
+                    0 => drop(file.write_at(bytes, offset).await),
+                    1 => {
+                        let mut bufs = IoVec::new();
+                        bufs.push(bytes);
+                        drop(file.write_vectored_at(bufs, offset).await);
+                    }
+                    _ => drop(file.set_len(offset).await),
+                }
+            })
+        };
+        let mut writes: Vec<_> = (0..9).map(write).collect();
+        for write in &mut writes {
+            let _ = support::poll_once(write.as_mut()).await;
+        }
+        R::sleep(Duration::from_micros(50 * round)).await; // they are at another point in each round
+        drop(writes);
+        drop(file);
+        let other = open::<R>(&scratch.path, OpenMode::Write).await;
+        let locked = soon::<R, _>("the lock", async {
+            // Bounded by the time that `soon` permits.
+            while other.try_lock().await.is_err() {
+                R::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        locked.await;
+        other.set_len(0).await.unwrap();
+        R::sleep(support::A_WHILE).await;
+        let size = other.size().await.unwrap();
+        assert_eq!(size, 0, "the length of a file that was emptied under the lock");
     }
     scratch.remove().await;
 }
