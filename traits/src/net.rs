@@ -126,7 +126,8 @@ pub trait TcpListener: 'static {
     /// The listener stays usable after every error.
     /// [`ConnectionAborted`](io::ErrorKind::ConnectionAborted): the client left the queue; accept again.
     /// If [`is_exhaustion`] is true for the error, descriptors or memory are used up. The client is still in
-    /// the queue, so wait (100 ms, for example) before the next accept.
+    /// the queue, so wait (100 ms, for example) before the next accept. One exception: if the runtime has no memory to
+    /// register the connection of a client, it closes that connection.
     ///
     /// # Cancellation
     /// Safe: a dropped accept has taken no client.
