@@ -119,8 +119,9 @@ pub trait TcpListener: 'static {
     /// after at most [`ACCEPT_BATCH_MAX`] clients, after an error, and when other work has used up the
     /// [budget](crate::coop) of the poll.
     ///
-    /// The first read of a connection returns at once what has arrived by then, even if the runtime has not looked for
-    /// it yet. So a client whose request came with it does not wait for another turn of a busy worker.
+    /// On kernel sockets, and while the task has [budget](crate::coop), the first read of a connection returns at once
+    /// what has arrived by then, even if the runtime has not looked for it yet. So a client whose request came with it
+    /// does not wait for another turn of a busy worker.
     ///
     /// # Errors
     /// The listener stays usable after every error.
