@@ -33,7 +33,7 @@
 //! | vectored write of a file | freed when a later one begins on the thread | any part may be written, even later | usable |
 //! | accept | – | no client lost | usable |
 //! | connect | – | – | attempt given up at once, socket closed one loop iteration later |
-//! | stream | – | – | shut down at once, closed one loop iteration later; with unread bytes, reset one loop iteration later |
+//! | stream | – | – | shut down at once, closed one loop iteration later; with unread bytes, reset one loop iteration later, unless an operation of it was ever dropped: then shut down |
 //!
 //! An operation that is forgotten (`mem::forget`) leaks its descriptor, its buffer and the ring. The
 //! connection still ends when the stream is dropped.
@@ -78,6 +78,8 @@
 //!   left, it leaks the ring and their buffers.
 //! - Each `block_on` leaks 24 bytes. Where the ring can be set up but no descriptor is left for its
 //!   eventfd, `block_on` fails and leaks the ring's descriptor.
+//! - **The `Drop` of a buffer must not start, poll or drop an operation.** It may run while monoio uses the ring, and
+//!   monoio does not check that: the behaviour is undefined. Returning to a pool, or waking a task, is fine.
 //! - A dropped operation ends one loop iteration later. `block_on` runs two iterations before it
 //!   returns. A stream that outlives it is closed when it is dropped.
 

@@ -27,8 +27,8 @@ use waiters::Waiters;
 ///
 /// An account that needs no more than its fair part waits at most [`SMALL_WAIT_MAX`](Self::SMALL_WAIT_MAX), and as
 /// long as evicted connections take to release their memory. All accounts that wait count for this fair part. The bound
-/// is for one wait: an account that grows in several steps may wait for each. It does not hold while many accounts
-/// that hold nothing wait for more than this part each: the first in line may take more until others hold some, too.
+/// is for one wait: an account that grows in several steps may wait for each. Exception: if many accounts that hold
+/// nothing ask for more than their fair part, the first may get more, and the others wait longer.
 ///
 /// An account that needs more than its fair part waits even if there is room for it. The wait ends once another
 /// account releases memory or stops waiting, or the largest is evicted. Reason: a waiting account does not count

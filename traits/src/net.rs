@@ -164,8 +164,8 @@ pub fn is_exhaustion(error: &io::Error) -> bool {
 }
 
 /// Decides when a listener has to yield: after [`ACCEPT_BATCH_MAX`] clients in a row, after every error, and
-/// when other work has used up the [budget](crate::coop) of the poll. Other work may exceed the budget by the time of
-/// a batch if earlier polls have accepted part of it.
+/// when other work has used up the [budget](crate::coop) of the poll. Accepts of earlier polls count as if they were
+/// of this poll. So other work may take longer than the budget, by at most the time of one batch.
 ///
 /// Before each accept, call [`must_yield`](Self::must_yield). If it is true, yield so that the runtime polls
 /// I/O after a bounded number of yields. After each accept, pass the result through [`count`](Self::count),

@@ -1,4 +1,4 @@
-//! Files: one case for each sentence of [`Files`] and [`File`] that can be observed while the machine runs.
+//! Files: cases for the sentences of [`Files`] and [`File`] that can be observed while the machine runs.
 //!
 //! The suite has its own macro, because files are not part of [`Runtime`]:
 //!

@@ -321,7 +321,8 @@ pub async fn write_to_a_closed_peer_fails<R: Runtime>() {
     panic!("expected a write to a closed peer to fail; seen: 100 writes succeeded");
 }
 
-/// "A repeated shutdown is no error. Neither is a shutdown after the peer has ended its own side."
+/// "A repeated shutdown is no error while the peer's side is open. Neither is a first shutdown after the peer has ended
+/// its own side."
 pub async fn shutdown_may_be_repeated<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.shutdown().await.unwrap();

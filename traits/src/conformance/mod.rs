@@ -1,4 +1,4 @@
-//! The conformance suite: one case for each sentence of the contract. It runs on any backend.
+//! The conformance suite. Each case proves a sentence of the contract. It runs on any backend.
 //!
 //! ```ignore
 //! // backend/tests/conformance.rs

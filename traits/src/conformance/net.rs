@@ -367,8 +367,7 @@ pub async fn dropping_both_halves_closes<R: Runtime>() {
     expect_closed::<R>(&mut b_read).await;
 }
 
-/// A connection that is dropped with unread bytes is reset, so the peer learns that they were not read (RFC 2525
-/// 2.17).
+/// "If received bytes were not read, the peer sees a reset", so it learns that they were not (RFC 2525 2.17).
 pub async fn a_peer_that_drops_unread_bytes_resets<R: Runtime>() {
     let (mut a, b) = pair::<R>().await;
     a.write_all("never read").await.into_result().unwrap();

@@ -106,7 +106,7 @@ pub fn accept_recovers_from_exhausted_descriptors<R: Runtime>(config: &R::Config
     });
 }
 
-/// "The first read of a connection returns at once what has arrived by then, even if the runtime has not looked for it
+/// "... the first read of a connection returns at once what has arrived by then, even if the runtime has not looked for it
 /// yet."
 pub fn the_first_read_of_a_connection_is_tried_at_once<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
