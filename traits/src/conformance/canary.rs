@@ -13,6 +13,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use super::prove::prove;
@@ -54,12 +55,18 @@ pub enum Defect {
     TruncatesTheLength,
     /// A pooled read reports an exhausted pool before data is ready.
     ReportsExhaustionEarly,
+    /// A pooled read takes an error for the end of the stream.
+    EndsOnError,
     /// A pooled read takes its buffer before data is ready.
     HoldsPooledBuffer,
     /// A write that does not wait says that it has taken everything.
     TriesAndTakesAll,
     /// A write that does not wait takes bytes when it says that it would block.
     TriesTwice,
+    /// A write that does not wait counts as no work.
+    TriesWithoutWork,
+    /// A write that does not wait says that it has taken everything when the peer is gone.
+    TriesInVain,
     /// A write of a non-empty buffer returns zero.
     WritesZero,
     /// A vectored write sends the pieces in reverse order.
@@ -82,6 +89,8 @@ pub enum Defect {
     AcceptsLongBatches,
     /// The first read of a connection waits for a turn of the runtime.
     WaitsAtFirst,
+    /// A task is polled by the call that starts it.
+    PollsAtOnce,
     /// A task is dropped after its first poll.
     ForgetsTasks,
     /// Running tasks are dropped after the runtime has ended.
@@ -139,14 +148,19 @@ macro_rules! canaries {
             counts_pooled_reads: CountsReads => coop::pooled_reads_yield_once_the_budget_is_used_up,
             writes_without_budget:
                 WritesWithoutBudget => coop::writes_yield_once_the_budget_is_used_up,
+            vectored_writes_without_budget:
+                WritesWithoutBudget => coop::vectored_writes_yield_once_the_budget_is_used_up,
+            tries_without_work: TriesWithoutWork => coop::tried_writes_count_as_work,
             accepts_without_budget:
                 AcceptsWithoutBudget => coop::accepts_yield_once_the_budget_is_used_up,
             writes_all: WritesAll => io::one_operation_transfers_a_bounded_number_of_bytes,
             truncates_the_length: TruncatesTheLength => io::write_takes_a_buffer_of_more_than_four_gibibytes,
             reports_exhaustion_early: ReportsExhaustionEarly => pooled::read_waits_while_the_pool_is_exhausted,
+            ends_on_error: EndsOnError => pooled::read_reports_a_reset,
             holds_pooled_buffer: HoldsPooledBuffer => pooled::pending_reads_hold_few_buffers,
             tries_and_takes_all: TriesAndTakesAll => io::try_write_counts_what_it_has_taken,
             tries_twice: TriesTwice => io::try_write_ends_when_the_peer_does_not_read,
+            tries_in_vain: TriesInVain => io::try_write_to_a_closed_peer_fails,
             writes_zero: WritesZero => io::write_takes_at_least_one_byte,
             reorders_pieces: ReordersPieces => vectored::write_keeps_the_order_and_advances,
             forgets_to_advance: ForgetsToAdvance => vectored::write_keeps_the_order_and_advances,
@@ -161,6 +175,7 @@ macro_rules! canaries {
             ignores_abort_of_a_read: IgnoresShutdown => cancel::abort_ends_a_pending_read,
             loses_clients: LosesClients => net::dropped_accept_loses_no_client,
             accepts_long_batches: AcceptsLongBatches => net::accept_lets_others_run,
+            polls_at_once: PollsAtOnce => task::spawn_returns_before_the_task_runs,
             forgets_tasks: ForgetsTasks => task::a_task_goes_on_when_its_handle_is_dropped,
             blocks_when_polled: BlocksWhenPolled => task::blocking_closures_start_at_once,
             sleeps_half_the_time: SleepsHalfTheTime => time::sleep_is_never_early,
@@ -356,7 +371,10 @@ impl<R: Runtime, D: HasDefect> OwnedRead for CanaryRead<R, D> {
         if D::DEFECT == Defect::ReportsExhaustionEarly {
             drop(pool.take()?);
         }
-        self.inner.read_pooled(pool).await
+        match self.inner.read_pooled(pool).await {
+            Err(_) if D::DEFECT == Defect::EndsOnError => Ok(pool.take()?),
+            read => read,
+        }
     }
 }
 
@@ -411,7 +429,12 @@ impl<R: Runtime, D: HasDefect> OwnedWrite for CanaryWrite<R, D> {
                 }
                 BufResult(result.map(|()| n), bufs)
             }
-            _ => inner.write_vectored(bufs).await,
+            _ => {
+                if D::DEFECT == Defect::WritesWithoutBudget {
+                    coop::refill();
+                }
+                inner.write_vectored(bufs).await
+            }
         };
         self.inner.set(Some(inner));
         result
@@ -419,9 +442,18 @@ impl<R: Runtime, D: HasDefect> OwnedWrite for CanaryWrite<R, D> {
 
     fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut inner = self.inner.take().expect("put back after each use");
+        let spent = coop::spent_nanos();
         let mut result = inner.try_write(bytes);
         match D::DEFECT {
             Defect::TriesAndTakesAll => result = result.map(|_| bytes.len()),
+            Defect::TriesWithoutWork => {
+                coop::refill();
+                coop::consume(spent);
+            }
+            Defect::TriesInVain => {
+                let is_gone = |error: &io::Error| error.kind() != io::ErrorKind::WouldBlock;
+                result = result.or_else(|error| is_gone(&error).then_some(bytes.len()).ok_or(error));
+            }
             Defect::TriesTwice if result.is_ok() => {
                 result = inner.try_write(bytes).map_err(|_| io::ErrorKind::WouldBlock.into());
             }
@@ -552,6 +584,13 @@ impl<R: Runtime, D: HasDefect> Executor for Canary<R, D> {
                 let _ = std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx)))
                     .await;
             });
+        }
+        if D::DEFECT == Defect::PollsAtOnce {
+            let mut future = Box::pin(future);
+            if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+                R::spawn_detached(future);
+            }
+            return;
         }
         if matches!(D::DEFECT, Defect::EndsTasksLate | Defect::DrainsUnbounded) {
             let future: Task = Rc::new(RefCell::new(Box::pin(future)));

@@ -51,6 +51,7 @@ macro_rules! file_conformance {
             offsets_beyond_the_maximum_are_refused
             operations_on_one_file_run_at_once
             operations_let_others_run
+            vectored_writes_let_others_run
             a_read_sees_the_writes_before_it
             set_len_cuts_and_extends_by_zeros
             allocate_keeps_the_length
@@ -447,6 +448,21 @@ pub async fn operations_let_others_run<R: Runtime + Files>() {
     }
     let seen = runs.get() - before;
     expect_at_least(10, &format!("runs of another task during {TIMES} writes"), seen);
+    scratch.remove().await;
+}
+
+/// "It is like a `write_at` of the concatenated pieces": "A loop of writes lets other tasks run."
+pub async fn vectored_writes_let_others_run<R: Runtime + Files>() {
+    const TIMES: u32 = if cfg!(miri) { 100 } else { 2_000 };
+    let scratch = Scratch::<R>::new().await;
+    let runs = count_runs::<R>();
+    let mut bufs = IoVec::new();
+    for _ in 0..TIMES {
+        bufs.clear();
+        bufs.push(&[7_u8; 64]);
+        (_, bufs) = scratch.file.write_vectored_at(bufs, 0).await.into_result().unwrap();
+    }
+    expect_at_least(10, &format!("runs of another task during {TIMES} writes"), runs.get());
     scratch.remove().await;
 }
 
