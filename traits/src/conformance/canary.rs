@@ -18,12 +18,12 @@ use std::time::Duration;
 
 use super::prove::prove;
 use super::support;
-use super::support::SOON;
+use super::support::A_WHILE;
 use crate::backend::{Duplex, Endpoint, TcpEndpoint};
 use crate::{
     BoundAddr, BufResult, ByteStream, Clock, ConnectOptions, Executor, IoBuf, IoBufExt, IoBufMut,
     IoBufMutExt, IoVec, OwnedRead, OwnedWrite, OwnedWriteExt, Panicked, Pool, PoolBuf, Random,
-    Runtime, ShutdownHandle, Slice, Tcp, TcpListener, coop, forward_runtime, task,
+    Runtime, ShutdownHandle, Slice, Tcp, TcpListener, TcpStream, coop, forward_runtime, task,
 };
 
 /// The sentence that a canary breaks.
@@ -85,7 +85,7 @@ pub enum Defect {
     IgnoresShutdown,
     /// A dropped accept loses a client.
     LosesClients,
-    /// A listener accepts a hundred clients in one batch.
+    /// A listener accepts a hundred clients in one batch, whatever errors there are.
     AcceptsLongBatches,
     /// The first read of a connection waits for a turn of the runtime.
     WaitsAtFirst,
@@ -176,6 +176,7 @@ macro_rules! canaries {
             loses_clients: LosesClients => net::dropped_accept_loses_no_client,
             accepts_long_batches: AcceptsLongBatches => net::accept_lets_others_run,
             polls_at_once: PollsAtOnce => task::spawn_returns_before_the_task_runs,
+            accepts_past_errors: AcceptsLongBatches => net::accept_yields_after_an_error,
             forgets_tasks: ForgetsTasks => task::a_task_goes_on_when_its_handle_is_dropped,
             blocks_when_polled: BlocksWhenPolled => task::blocking_closures_start_at_once,
             sleeps_half_the_time: SleepsHalfTheTime => time::sleep_is_never_early,
@@ -276,7 +277,7 @@ pub struct CanaryWrite<R: Runtime, D> {
 pub struct CanaryListener<R: Runtime, D> {
     inner: R::TcpListener,
     /// Clients that were accepted in advance. Accepts return them without waiting.
-    ahead: VecDeque<(R::TcpStream, SocketAddr)>,
+    ahead: VecDeque<io::Result<(R::TcpStream, SocketAddr)>>,
     defect: PhantomData<D>,
 }
 
@@ -292,10 +293,12 @@ thread_local! {
     static POLLS: Cell<u32> = const { Cell::new(0) };
 }
 
-fn stream<R: Runtime, D: HasDefect>(inner_stream: Inner<R>) -> io::Result<CanaryStream<R, D>> {
-    use crate::TcpStream;
-    let (handle, local, peer) =
-        (inner_stream.shutdown_handle(), inner_stream.local_addr()?, inner_stream.peer_addr()?);
+/// `peer` may be gone already.
+fn stream<R: Runtime, D: HasDefect>(
+    inner_stream: Inner<R>,
+    peer: SocketAddr,
+) -> io::Result<CanaryStream<R, D>> {
+    let (handle, local) = (inner_stream.shutdown_handle(), inner_stream.local_addr()?);
     let (read, write) = inner_stream.into_split();
     let inner = Rc::new(Cell::new(Some(write)));
     if D::DEFECT == Defect::LeaksStreams {
@@ -452,7 +455,8 @@ impl<R: Runtime, D: HasDefect> OwnedWrite for CanaryWrite<R, D> {
             }
             Defect::TriesInVain => {
                 let is_gone = |error: &io::Error| error.kind() != io::ErrorKind::WouldBlock;
-                result = result.or_else(|error| is_gone(&error).then_some(bytes.len()).ok_or(error));
+                result =
+                    result.or_else(|error| is_gone(&error).then_some(bytes.len()).ok_or(error));
             }
             Defect::TriesTwice if result.is_ok() => {
                 result = inner.try_write(bytes).map_err(|_| io::ErrorKind::WouldBlock.into());
@@ -504,22 +508,22 @@ impl<R: Runtime, D: HasDefect> TcpListener for CanaryListener<R, D> {
         if D::DEFECT == Defect::AcceptsLongBatches && self.ahead.is_empty() {
             // Other tasks run while it waits here, but not while it returns these clients.
             while self.ahead.len() < 100
-                && let Some(client) = support::within::<R, _>(SOON, self.inner.accept()).await
+                && let Some(client) = support::within::<R, _>(A_WHILE, self.inner.accept()).await
             {
-                self.ahead.push_back(client?);
+                self.ahead.push_back(client);
             }
         }
         if D::DEFECT == Defect::AcceptsWithoutBudget {
             coop::refill();
         }
         let (inner_stream, peer) = match self.ahead.pop_front() {
-            Some(client) => client,
+            Some(client) => client?,
             None => self.inner.accept().await?,
         };
         if D::DEFECT == Defect::LosesClients {
             R::sleep(Duration::ZERO).await; // with the client in hand
         }
-        Ok((stream::<R, D>(inner_stream)?, peer))
+        Ok((stream::<R, D>(inner_stream, peer)?, peer))
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -634,10 +638,12 @@ impl<R: Runtime, D: HasDefect> Tcp for Canary<R, D> {
         if D::DEFECT == Defect::ConnectsForever {
             options.timeout = Duration::from_secs(7);
         }
-        let inner_stream = R::connect(options).await;
+        let mut inner_stream = R::connect(options).await;
         if D::DEFECT == Defect::NamesNoAddress {
-            return stream::<R, D>(inner_stream.map_err(|error| io::Error::from(error.kind()))?);
+            inner_stream = inner_stream.map_err(|error| io::Error::from(error.kind()));
         }
-        stream::<R, D>(inner_stream?)
+        let inner_stream = inner_stream?;
+        let peer = inner_stream.peer_addr()?;
+        stream::<R, D>(inner_stream, peer)
     }
 }

@@ -215,6 +215,7 @@ macro_rules! __conformance_cases {
                 ten_thousand_connections_are_open
                 a_burst_of_two_thousand_connects_is_served
                 accept_recovers_from_exhausted_descriptors
+                accept_yields_while_descriptors_are_exhausted
                 the_first_read_of_a_connection_is_tried_at_once
                 idle_connections_cost_no_cpu
                 a_flood_does_not_delay_timers
@@ -303,6 +304,7 @@ macro_rules! __conformance_cases {
                 accept_reports_the_peer
                 dropped_accept_loses_no_client
                 accept_lets_others_run
+                accept_yields_after_an_error
                 accept_is_fair_while_connections_are_busy
                 connect_refused_names_the_address
                 connect_times_out

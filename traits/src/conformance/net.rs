@@ -9,8 +9,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use super::support::{
-    A_WHILE, SOON, connect, count_runs, echo, echoed, expect_closed, expect_error, expect_pending,
-    listener, loopback, pair, reset_stream, soon, within,
+    A_WHILE, SOON, accept_and_expect_yields, connect, count_runs, echo, echoed, expect_closed,
+    expect_error, expect_pending, listener, loopback, pair, reset_stream, soon, within,
 };
 use crate::{
     ACCEPT_BATCH_MAX, AddrError, ByteStream, ConnectOptions, OwnedRead, OwnedWrite, OwnedWriteExt,
@@ -199,6 +199,18 @@ pub async fn accept_lets_others_run<R: Runtime>() {
             2 * ACCEPT_BATCH_MAX
         );
     }
+}
+
+/// "It yields to other tasks […] after an error": the next accept waits. Linux accepts clients that are gone, so a case
+/// of `os` has its errors there.
+pub async fn accept_yields_after_an_error<R: Runtime>() {
+    const CLIENTS: u32 = ACCEPT_BATCH_MAX / 2;
+    let (mut listener, addr) = listener::<R>(loopback());
+    for _ in 0..CLIENTS {
+        connect::<R>(addr).await.shutdown_handle().abort();
+    }
+    R::sleep(A_WHILE).await;
+    accept_and_expect_yields::<R>(&mut listener, CLIENTS).await;
 }
 
 /// "Busy connections do not starve it."
