@@ -27,13 +27,13 @@ impl FileIo for MonoioFileIo {
     }
 
     async fn read_at<B: IoBufMut>(&self, buf: B, offset: u64) -> BufResult<usize, B> {
-        let (result, Reading { buf, .. }) = self.ring.read_at(Reading::new(buf), offset).await;
-        BufResult(result, buf)
+        let (result, buf) = self.ring.for_operation().read_at(Reading::new(buf), offset).await;
+        BufResult(result, buf.into_inner())
     }
 
     async fn write_at<B: IoBuf>(&self, buf: B, offset: u64) -> BufResult<usize, B> {
-        let (result, Writing { buf, .. }) = self.ring.write_at(Writing::new(buf), offset).await;
-        BufResult(result, buf)
+        let (result, buf) = self.ring.for_operation().write_at(Writing::new(buf), offset).await;
+        BufResult(result, buf.into_inner())
     }
 
     fn write_vectored_at<B: IoBuf>(
@@ -45,6 +45,6 @@ impl FileIo for MonoioFileIo {
     }
 
     fn sync_data(&self) -> impl Future<Output = io::Result<()>> {
-        self.ring.sync_data()
+        self.ring.for_operation().sync_data()
     }
 }

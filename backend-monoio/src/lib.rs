@@ -24,12 +24,12 @@
 //!
 //! | dropped while pending | buffer | bytes | stream afterwards |
 //! |---|---|---|---|
-//! | read | freed one loop iteration later | lost if they arrive before the kernel cancels it, one loop iteration later | usable, with that gap |
+//! | read | freed when an operation or a sleep begins on the thread, one loop iteration later or more | lost if they arrive before the kernel cancels it, one loop iteration later | usable, with that gap |
 //! | pooled read | as for a read; none if `Pool::take_for_waiting_read` returned none | as for a read; none lost if it held no buffer | as for a read |
-//! | write | freed once the kernel is done with it | any part may have been sent | only to be dropped |
+//! | write | as for a read, once the kernel is done with it | any part may have been sent | only to be dropped |
 //! | vectored write | freed at once | none sent | usable |
-//! | read of a file | freed once the kernel is done with it | – | usable |
-//! | write of a file | freed once the kernel is done with it | any part may be written, even later | usable |
+//! | read of a file | as for a read, once the kernel is done with it | – | usable |
+//! | write of a file | as for a read, once the kernel is done with it | any part may be written, even later | usable |
 //! | vectored write of a file | freed when a later one begins on the thread | any part may be written, even later | usable |
 //! | accept | – | no client lost | usable |
 //! | connect | – | – | attempt given up at once, socket closed one loop iteration later |
@@ -78,8 +78,6 @@
 //!   left, it leaks the ring and their buffers.
 //! - Each `block_on` leaks 24 bytes. Where the ring can be set up but no descriptor is left for its
 //!   eventfd, `block_on` fails and leaks the ring's descriptor.
-//! - **The `Drop` of a buffer must not start, poll or drop an operation.** It may run while monoio uses the ring, and
-//!   monoio does not check that: the behaviour is undefined. Returning to a pool, or waking a task, is fine.
 //! - A dropped operation ends one loop iteration later. `block_on` runs two iterations before it
 //!   returns. A stream that outlives it is closed when it is dropped.
 

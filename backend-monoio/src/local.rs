@@ -68,6 +68,7 @@ pub(crate) async fn settle() {
     while op::file::in_flight() > 0 && Instant::now() < until {
         monoio::time::sleep(Duration::from_millis(1)).await;
     }
+    op::free_kept(); // while the runtime is there
 }
 
 /// A guard for the one runtime of this thread. It lives from before the runtime is built until after it is dropped,
