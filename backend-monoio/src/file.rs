@@ -1,48 +1,39 @@
 //! [`MonoioFile`]: a file whose operations go through monoio's ring.
 
-use std::cell::Cell;
-use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use monoio::fs::File;
 use owned_io::{BufResult, IoBuf, IoBufMut, IoVec};
 use owned_io_os::file::{self, Blocking, FileIo};
 
-use crate::op::file::{Reading, Writing};
+use crate::op::file::{Reading, RingFile, Writing};
 
 /// A file on monoio.
 pub type MonoioFile = file::File<MonoioFileIo>;
 
 /// The reads, writes and syncs of a [`MonoioFile`].
+#[derive(Debug)]
 pub struct MonoioFileIo {
-    /// It has a descriptor of its own, for the same open file, which monoio closes through its ring.
-    file: File,
-    fd: Arc<OwnedFd>,
+    ring: RingFile,
     /// For vectored writes, which monoio has at the current position only.
     blocking: Blocking,
-    /// Operations that were begun and have not completed. Dropped and forgotten ones stay counted.
-    in_flight: Cell<u32>,
 }
 
 impl FileIo for MonoioFileIo {
     fn register(fd: Arc<OwnedFd>) -> io::Result<Self> {
-        let file = File::from_std(fd.try_clone()?.into())?;
-        let blocking = Blocking::register(Arc::clone(&fd))?;
-        Ok(Self { file, fd, blocking, in_flight: Cell::new(0) })
+        let ring = RingFile::new(fd.try_clone()?)?;
+        Ok(Self { ring, blocking: Blocking::register(fd)? })
     }
 
     async fn read_at<B: IoBufMut>(&self, buf: B, offset: u64) -> BufResult<usize, B> {
-        let reading = self.file.read_at(Reading::new(buf), offset);
-        let (result, Reading { buf, .. }) = self.counted(reading).await;
-        BufResult(result, buf)
+        let (result, buf) = self.ring.for_operation().read_at(Reading::new(buf), offset).await;
+        BufResult(result, buf.into_inner())
     }
 
     async fn write_at<B: IoBuf>(&self, buf: B, offset: u64) -> BufResult<usize, B> {
-        let writing = self.file.write_at(Writing::new(buf), offset);
-        let (result, Writing { buf, .. }) = self.counted(writing).await;
-        BufResult(result, buf)
+        let (result, buf) = self.ring.for_operation().write_at(Writing::new(buf), offset).await;
+        BufResult(result, buf.into_inner())
     }
 
     fn write_vectored_at<B: IoBuf>(
@@ -54,31 +45,6 @@ impl FileIo for MonoioFileIo {
     }
 
     fn sync_data(&self) -> impl Future<Output = io::Result<()>> {
-        self.counted(self.file.sync_data())
-    }
-}
-
-impl MonoioFileIo {
-    /// Waits for an operation of the ring, and counts it until it has completed.
-    async fn counted<T>(&self, operation: impl Future<Output = T>) -> T {
-        self.in_flight.set(self.in_flight.get() + 1);
-        let output = operation.await;
-        self.in_flight.set(self.in_flight.get() - 1);
-        output
-    }
-}
-
-impl Drop for MonoioFileIo {
-    fn drop(&mut self) {
-        // monoio closes its descriptor one poll of the ring later at best. Without an operation, the lock ends now.
-        if self.in_flight.get() == 0 {
-            file::unlock(self.fd.as_fd());
-        }
-    }
-}
-
-impl fmt::Debug for MonoioFileIo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MonoioFileIo").field("fd", &self.fd).finish_non_exhaustive()
+        self.ring.for_operation().sync_data()
     }
 }

@@ -24,16 +24,16 @@
 //!
 //! | dropped while pending | buffer | bytes | stream afterwards |
 //! |---|---|---|---|
-//! | read | freed one loop iteration later | lost if they arrive before the kernel cancels it, one loop iteration later | usable, with that gap |
+//! | read | freed when an operation or a sleep begins on the thread, one loop iteration later or more | lost if they arrive before the kernel cancels it, one loop iteration later | usable, with that gap |
 //! | pooled read | as for a read; none if `Pool::take_for_waiting_read` returned none | as for a read; none lost if it held no buffer | as for a read |
-//! | write | freed once the kernel is done with it | any part may have been sent | only to be dropped |
+//! | write | as for a read, once the kernel is done with it | any part may have been sent | only to be dropped |
 //! | vectored write | freed at once | none sent | usable |
-//! | read of a file | freed once the kernel is done with it | – | usable |
-//! | write of a file | freed once the kernel is done with it | any part may be written, even later | usable |
+//! | read of a file | as for a read, once the kernel is done with it | – | usable |
+//! | write of a file | as for a read, once the kernel is done with it | any part may be written, even later | usable |
 //! | vectored write of a file | freed when a later one begins on the thread | any part may be written, even later | usable |
 //! | accept | – | no client lost | usable |
 //! | connect | – | – | attempt given up at once, socket closed one loop iteration later |
-//! | stream | – | – | shut down at once, closed one loop iteration later; with unread bytes, reset one loop iteration later |
+//! | stream | – | – | shut down at once, closed one loop iteration later; with unread bytes, reset one loop iteration later, unless an operation of it was ever dropped: then shut down |
 //!
 //! An operation that is forgotten (`mem::forget`) leaks its descriptor, its buffer and the ring. The
 //! connection still ends when the stream is dropped.
@@ -55,11 +55,12 @@
 //! vectored write waits likewise, then calls `sendmsg`, because monoio's own is a `WRITEV`, which raises SIGPIPE. Accept
 //! tries `accept4` first, and connect begins without waiting; both then wait by `POLL_ADD`. Closing is a `CLOSE` within
 //! the runtime, and close(2) outside of it. Each worker has a descriptor that is always readable, next to its ring and its
-//! eventfd. A sleep of zero waits for it, which took 0.9 µs.
+//! eventfd. A sleep of zero waits for it, which took 0.9 µs. Another one is the placeholder for files, see below.
 //!
 //! A read, a write and a sync of a file are `READ`, `WRITE` and `FSYNC`. A vectored write is a system call on the pool for
 //! blocking closures, because monoio's own has no position. So is everything else about files. An open file has two
-//! descriptors: monoio closes its own through the ring.
+//! descriptors: monoio closes its own through the ring. The kernel does not execute such a close if it has to wait, because
+//! monoio cancels it at once. So a placeholder takes the place of the file before.
 //!
 //! The operations need Linux 5.6. The check before the runtime is built requires 5.11, as on every backend with
 //! io_uring. `coop_taskrun` needs 5.19, `single_issuer` 6.0 and `defer_taskrun` 6.1.

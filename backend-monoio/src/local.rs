@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use monoio::net::TcpStream;
+use rustix::fs::{Mode, OFlags};
 
 use crate::op;
 
@@ -20,6 +21,8 @@ thread_local! {
 pub(crate) struct Local {
     /// A socket whose peer is closed: always readable.
     ready: TcpStream,
+    /// See [`placeholder`].
+    placeholder: Rc<OwnedFd>,
 }
 
 impl Local {
@@ -28,9 +31,18 @@ impl Local {
         let (ready, _closed) = UnixStream::pair()?;
         // monoio can poll any descriptor, but only its streams offer that.
         let ready = TcpStream::from_std(OwnedFd::from(ready).into())?;
-        LOCAL.set(Some(Rc::new(Self { ready })));
+        let placeholder =
+            Rc::new(rustix::fs::open("/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?);
+        LOCAL.set(Some(Rc::new(Self { ready, placeholder })));
         Ok(())
     }
+}
+
+/// A descriptor that nothing can be read from or written to, and whose close never waits. There is none outside of
+/// `block_on`.
+pub(crate) fn placeholder() -> Option<Rc<OwnedFd>> {
+    let local = LOCAL.try_with(|local| local.borrow().clone()).ok()??;
+    Some(Rc::clone(&local.placeholder))
 }
 
 /// Yields until the runtime has polled the ring, after all ready tasks have run.
@@ -56,6 +68,7 @@ pub(crate) async fn settle() {
     while op::file::in_flight() > 0 && Instant::now() < until {
         monoio::time::sleep(Duration::from_millis(1)).await;
     }
+    op::free_kept(); // while the runtime is there
 }
 
 /// A guard for the one runtime of this thread. It lives from before the runtime is built until after it is dropped,

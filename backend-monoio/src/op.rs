@@ -2,6 +2,7 @@
 //! written at the same time.
 
 pub(crate) mod file;
+mod held;
 
 use std::cell::UnsafeCell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -11,41 +12,64 @@ use monoio::io::{AsyncReadRent, AsyncWriteRent};
 use monoio::net::TcpStream;
 use owned_io::{IoBuf, IoBufMut, TRANSFER_BYTES_MAX};
 
+use held::Held;
+pub(crate) use held::free_kept;
+
 /// A buffer to be read into, as monoio sees it.
-pub(crate) struct Reading<B>(pub(crate) B);
+pub(crate) struct Reading<B: 'static>(Held<B>);
+
+impl<B> Reading<B> {
+    pub(crate) const fn new(buf: B) -> Self {
+        Self(Held::new(buf))
+    }
+
+    pub(crate) fn into_inner(self) -> B {
+        self.0.into_inner()
+    }
+}
 
 // SAFETY: monoio writes `bytes_total` bytes from `write_ptr` on, while it owns the buffer and moves
 // it. `IoBufMut` promises that this many may be written there (1) and that they stay where they are
 // until the buffer is dropped (2); the length is cut, never stretched.
 unsafe impl<B: IoBufMut> monoio::buf::IoBufMut for Reading<B> {
     fn write_ptr(&mut self) -> *mut u8 {
-        self.0.buf_mut_ptr()
+        self.0.get_mut().buf_mut_ptr()
     }
 
     fn bytes_total(&mut self) -> usize {
-        self.0.buf_capacity().min(TRANSFER_BYTES_MAX)
+        self.0.get_ref().buf_capacity().min(TRANSFER_BYTES_MAX)
     }
 
     unsafe fn set_init(&mut self, len: usize) {
         // SAFETY: 1. The caller's `len` is at most `bytes_total`, which is within the capacity.
         // 2. The caller has initialised that many.
-        unsafe { self.0.set_buf_len(len) }
+        unsafe { self.0.get_mut().set_buf_len(len) }
     }
 }
 
 /// A buffer to be written, as monoio sees it.
-pub(crate) struct Writing<B>(pub(crate) B);
+pub(crate) struct Writing<B: 'static>(Held<B>);
+
+impl<B> Writing<B> {
+    pub(crate) const fn new(buf: B) -> Self {
+        Self(Held::new(buf))
+    }
+
+    pub(crate) fn into_inner(self) -> B {
+        self.0.into_inner()
+    }
+}
 
 // SAFETY: monoio reads `bytes_init` bytes from `read_ptr` on, while it owns the buffer and moves it.
 // `IoBuf` promises that this many are initialised (1) and stay where and as they are until the
 // buffer is dropped (2); the length is cut, never stretched.
 unsafe impl<B: IoBuf> monoio::buf::IoBuf for Writing<B> {
     fn read_ptr(&self) -> *const u8 {
-        self.0.buf_ptr()
+        self.0.get_ref().buf_ptr()
     }
 
     fn bytes_init(&self) -> usize {
-        self.0.buf_len().min(TRANSFER_BYTES_MAX)
+        self.0.get_ref().buf_len().min(TRANSFER_BYTES_MAX)
     }
 }
 
@@ -69,6 +93,7 @@ impl Tcp {
         &self,
         buf: Reading<B>,
     ) -> impl Future<Output = (io::Result<usize>, Reading<B>)> {
+        free_kept();
         // SAFETY: no other reference to the stream is used while this one is. Only these methods make one,
         // on one thread, and monoio's functions use it only until they have made their operation. The
         // operation has its own share of the descriptor, and its future does not use the stream.
@@ -80,18 +105,21 @@ impl Tcp {
         &self,
         buf: Writing<B>,
     ) -> impl Future<Output = (io::Result<usize>, Writing<B>)> {
+        free_kept();
         // SAFETY: as in `recv`.
         unsafe { &mut *self.tcp.get() }.write(buf)
     }
 
     /// Waits until something can be read or accepted, or the read side has ended.
     pub(crate) async fn readable(&self) -> io::Result<()> {
+        free_kept();
         // SAFETY: as in `recv`. The operation is made at the first poll, which follows at once.
         unsafe { &*self.tcp.get() }.readable(true).await
     }
 
     /// Waits until something can be written, or the write side has ended.
     pub(crate) async fn writable(&self) -> io::Result<()> {
+        free_kept();
         // SAFETY: as in `readable`.
         unsafe { &*self.tcp.get() }.writable(true).await
     }

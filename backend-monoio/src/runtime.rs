@@ -66,6 +66,7 @@ impl Clock for Monoio {
         if duration.is_zero() {
             local::yield_to_ring().await;
         } else {
+            op::free_kept();
             monoio::time::sleep(duration.min(SLEEP_MAX)).await;
         }
     }
@@ -108,6 +109,7 @@ impl Executor for Monoio {
         } else {
             drop(runtime);
         }
+        op::free_kept();
         Ok(output?.unwrap_or_else(|panicked| panicked.resume()))
     }
 

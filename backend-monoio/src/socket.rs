@@ -48,15 +48,15 @@ impl Completion for MonoioSocket {
     }
 
     async fn recv<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B> {
-        let receiving = self.tcp.recv(Reading(buf));
-        let (result, Reading(buf)) = self.counted(receiving).await;
-        BufResult(result, buf)
+        let receiving = self.tcp.recv(Reading::new(buf));
+        let (result, buf) = self.counted(receiving).await;
+        BufResult(result, buf.into_inner())
     }
 
     async fn send<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
-        let sending = self.tcp.send(Writing(buf));
-        let (result, Writing(buf)) = self.counted(sending).await;
-        BufResult(result, buf)
+        let sending = self.tcp.send(Writing::new(buf));
+        let (result, buf) = self.counted(sending).await;
+        BufResult(result, buf.into_inner())
     }
 
     /// Calls `sendmsg` once the ring reports that it need not wait. monoio's own vectored write is a

@@ -31,7 +31,6 @@ use crate::{check_written, spawn_blocking};
 /// An open file. `I` reads, writes and syncs it.
 #[derive(Debug)]
 pub struct File<I> {
-    /// Before `fd`, so that what it does when it is dropped finds the descriptor open.
     io: I,
     fd: Arc<OwnedFd>,
 }
@@ -152,12 +151,6 @@ impl<I: FileIo> owned_io::File for File<I> {
     async fn try_lock(&self) -> io::Result<()> {
         self.call(|fd| flock(fd, FlockOperation::NonBlockingLockExclusive)).await
     }
-}
-
-/// Ends the lock of an open file, for a runtime that closes its descriptor late.
-pub fn unlock(fd: BorrowedFd<'_>) {
-    // It fails only where the file system has no locks.
-    let _ = flock(fd, FlockOperation::NonBlockingUnlock);
 }
 
 fn check_offset(offset: u64) -> io::Result<()> {

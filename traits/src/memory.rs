@@ -27,8 +27,8 @@ use waiters::Waiters;
 ///
 /// An account that needs no more than its fair part waits at most [`SMALL_WAIT_MAX`](Self::SMALL_WAIT_MAX), and as
 /// long as evicted connections take to release their memory. All accounts that wait count for this fair part. The bound
-/// is for one wait: an account that grows in several steps may wait for each. It does not hold while many accounts
-/// that hold nothing wait for more than this part each: the first in line may take more until others hold some, too.
+/// is for one wait: an account that grows in several steps may wait for each. Exception: if many accounts that hold
+/// nothing ask for more than their fair part, the first may get more, and the others wait longer.
 ///
 /// An account that needs more than its fair part waits even if there is room for it. The wait ends once another
 /// account releases memory or stops waiting, or the largest is evicted. Reason: a waiting account does not count
@@ -68,6 +68,8 @@ pub struct Reservation {
     account: MemoryAccount,
     bytes: usize,
 }
+
+const TOO_MUCH: &str = "reserved more than `usize::MAX` bytes";
 
 /// [`MemoryBudget::HOLDER_IDLE_MAX`] in rounds.
 const IDLE_ROUNDS: u32 =
@@ -346,7 +348,8 @@ impl Reservation {
     #[inline]
     pub fn resize(&mut self, bytes: usize) -> Result<(), MemoryExhausted> {
         let account = &self.account.state;
-        let held = account.held.get() - self.bytes + bytes;
+        let others = account.held.get() - self.bytes;
+        let held = others.checked_add(bytes).ok_or_else(|| account.budget.exhausted())?;
         if held.max(account.held.get()) > account.unchecked_bytes.get() {
             account.change(held, false)?;
         }
@@ -357,10 +360,14 @@ impl Reservation {
 
     /// Changes the reservation to `bytes` bytes, even beyond the budget. It is for memory that is already
     /// held. Other connections then wait longer.
+    ///
+    /// # Panics
+    /// If more than `usize::MAX` bytes would be reserved. That much memory cannot be held.
     #[inline]
     pub fn force(&mut self, bytes: usize) {
         let account = &self.account.state;
-        let held = account.held.get() - self.bytes + bytes;
+        let others = account.held.get() - self.bytes;
+        let held = others.checked_add(bytes).expect(TOO_MUCH);
         if held.max(account.held.get()) > account.unchecked_bytes.get() {
             let _ = account.change(held, true);
         }
@@ -379,6 +386,10 @@ impl Shared {
     /// The part of the common part that stays free for newcomers while accounts wait.
     const fn spare_bytes(&self) -> usize {
         self.common_bytes / 8
+    }
+
+    const fn exhausted(&self) -> MemoryExhausted {
+        MemoryExhausted { bytes_max: self.bytes_max }
     }
 
     /// The fair part of each of this many accounts.
@@ -401,15 +412,16 @@ impl Account {
     /// helps.
     #[cold]
     fn change(self: &Rc<Self>, held: usize, is_forced: bool) -> Result<(), MemoryExhausted> {
-        let Shared { bytes_max, common_bytes, common_held, waiters, round, .. } = &*self.budget;
+        let Shared { common_bytes, common_held, waiters, round, .. } = &*self.budget;
         let (before, after) = (self.excess(), held.saturating_sub(self.share_bytes));
-        let all_held = common_held.get() - before + after;
-        let is_refused = all_held > *common_bytes || after > self.fair_bytes();
+        let all_held = (common_held.get() - before).checked_add(after);
+        let is_refused =
+            all_held.is_none_or(|held| held > *common_bytes) || after > self.fair_bytes();
         if after > before && !is_forced && is_refused {
-            return Err(MemoryExhausted { bytes_max: *bytes_max });
+            return Err(self.budget.exhausted());
         }
         let held_before = self.held.get();
-        common_held.set(all_held);
+        common_held.set(all_held.expect(TOO_MUCH));
         self.changed_round.set(round.get());
         match (before, after) {
             (0, 1..) => self.add_to_holders(),
@@ -613,6 +625,23 @@ mod tests {
         forced.resize(9).unwrap();
         let _last = holding(&budget.account(), 1);
         assert!(budget.account().reservation().resize(1).is_err());
+    }
+
+    #[test]
+    fn more_than_can_be_counted_is_refused() {
+        for (budget, share) in [(100 * KIB, 10 * KIB), (usize::MAX, 10 * KIB), (usize::MAX, 0)] {
+            let budget = MemoryBudget::new(budget).with_shares(1, share);
+            let (account, other) = (budget.account(), budget.account());
+            let (mut held, _other) = (holding(&account, 20 * KIB), holding(&other, KIB));
+            for mut reservation in [account.reservation(), other.reservation()] {
+                assert!(reservation.resize(usize::MAX).is_err());
+                assert!(reservation.resize(usize::MAX - KIB / 2).is_err());
+            }
+            assert!(held.resize(usize::MAX).is_err());
+            assert_eq!(budget.common_bytes_held(), 21 * KIB - share, "a refusal changes nothing");
+            drop(held);
+            assert_eq!(budget.common_bytes_held(), KIB);
+        }
     }
 
     #[test]

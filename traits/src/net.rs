@@ -119,14 +119,16 @@ pub trait TcpListener: 'static {
     /// after at most [`ACCEPT_BATCH_MAX`] clients, after an error, and when other work has used up the
     /// [budget](crate::coop) of the poll.
     ///
-    /// The first read of a connection returns at once what has arrived by then, even if the runtime has not looked for
-    /// it yet. So a client whose request came with it does not wait for another turn of a busy worker.
+    /// On kernel sockets, and while the task has [budget](crate::coop), the first read of a connection returns at once
+    /// what has arrived by then, even if the runtime has not looked for it yet. So a client whose request came with it
+    /// does not wait for another turn of a busy worker.
     ///
     /// # Errors
     /// The listener stays usable after every error.
     /// [`ConnectionAborted`](io::ErrorKind::ConnectionAborted): the client left the queue; accept again.
     /// If [`is_exhaustion`] is true for the error, descriptors or memory are used up. The client is still in
-    /// the queue, so wait (100 ms, for example) before the next accept.
+    /// the queue, so wait (100 ms, for example) before the next accept. One exception: if the runtime has no memory to
+    /// register the connection of a client, it closes that connection.
     ///
     /// # Cancellation
     /// Safe: a dropped accept has taken no client.
@@ -162,8 +164,8 @@ pub fn is_exhaustion(error: &io::Error) -> bool {
 }
 
 /// Decides when a listener has to yield: after [`ACCEPT_BATCH_MAX`] clients in a row, after every error, and
-/// when other work has used up the [budget](crate::coop) of the poll. Other work may exceed the budget by the time of
-/// a batch if earlier polls have accepted part of it.
+/// when other work has used up the [budget](crate::coop) of the poll. Accepts of earlier polls count as if they were
+/// of this poll. So other work may take longer than the budget, by at most the time of one batch.
 ///
 /// Before each accept, call [`must_yield`](Self::must_yield). If it is true, yield so that the runtime polls
 /// I/O after a bounded number of yields. After each accept, pass the result through [`count`](Self::count),

@@ -1,6 +1,6 @@
 //! [`BufResult`]: the result of an operation that owned a buffer.
 
-use std::io;
+use std::{fmt, io};
 
 /// The result of an operation together with the buffer that it owned. The buffer comes back on success, on
 /// error and on a short transfer alike.
@@ -17,7 +17,6 @@ use std::io;
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[must_use = "the outcome may be an error, and dropping the buffer frees it"]
-#[derive(Debug)]
 pub struct BufResult<T, B>(pub io::Result<T>, pub B);
 
 impl<T, B> BufResult<T, B> {
@@ -41,5 +40,12 @@ impl<T, B> BufResult<T, B> {
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> BufResult<U, B> {
         let Self(result, buf) = self;
         BufResult(result.map(f), buf)
+    }
+}
+
+impl<T: fmt::Debug, B> fmt::Debug for BufResult<T, B> {
+    /// Prints the result, not the buffer: its bytes may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("BufResult").field(&self.0).finish_non_exhaustive()
     }
 }

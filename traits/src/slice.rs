@@ -1,5 +1,6 @@
 //! Views of a part of a buffer: [`Slice`] and [`Spare`]. They own the buffer and return it.
 
+use std::fmt;
 use std::ops::{Bound, RangeBounds};
 
 use crate::{IoBuf, IoBufMut};
@@ -7,7 +8,6 @@ use crate::{IoBuf, IoBufMut};
 /// A part of the initialised bytes of a buffer, for example the bytes that are left to write.
 ///
 /// [`IoBufExt::buf_slice`](crate::IoBufExt::buf_slice) creates it.
-#[derive(Debug)]
 pub struct Slice<B> {
     buf: B,
     /// Invariant: `start <= end <= buf.buf_len()`.
@@ -67,7 +67,6 @@ unsafe impl<B: IoBuf> IoBuf for Slice<B> {
 ///
 /// [`IoBufMutExt::spare`](crate::IoBufMutExt::spare) creates it. A read also updates the length of the inner
 /// buffer, so [`into_inner`](Self::into_inner) returns the complete bytes.
-#[derive(Debug)]
 pub struct Spare<B> {
     buf: B,
     /// The length of the buffer when the view was created. Invariant: `start <= buf.buf_len()`.
@@ -130,6 +129,23 @@ unsafe impl<B: IoBufMut> IoBufMut for Spare<B> {
     }
 }
 
+impl<B> fmt::Debug for Slice<B> {
+    /// Prints the range, not the bytes: they may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { start, end, .. } = self;
+        f.debug_struct("Slice").field("start", start).field("end", end).finish_non_exhaustive()
+    }
+}
+
+impl<B> fmt::Debug for Spare<B> {
+    /// Prints the range, not the bytes: they may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { start, capacity, .. } = self;
+        let mut debug = f.debug_struct("Spare");
+        debug.field("start", start).field("capacity", capacity).finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,6 +180,21 @@ mod tests {
         // SAFETY: 1. and 2. The length is zero.
         unsafe { spare.set_buf_len(0) };
         assert_eq!(spare.into_inner(), b"abc");
+    }
+
+    #[test]
+    fn nothing_prints_the_bytes() {
+        let mut bufs = crate::IoVec::new();
+        bufs.push(vec![77, 77]);
+        let printed = [
+            format!("{:?}", vec![77, 77].buf_slice(1..)),
+            format!("{:?}", vec![77, 77].spare()),
+            format!("{:?}", crate::BufResult(Ok(2), vec![77, 77])),
+            format!("{bufs:?}"),
+        ];
+        assert!(printed.iter().all(|text| !text.contains("77")), "{printed:?}");
+        assert_eq!(printed[0], "Slice { start: 1, end: 2, .. }");
+        assert_eq!(printed[2], "BufResult(Ok(2), ..)");
     }
 
     #[test]

@@ -16,6 +16,9 @@ pub const TRANSFER_BYTES_MAX: usize = 128 * 1024;
 /// Dropping it closes the connection, even while the kernel still works on a forgotten operation. Dropping both
 /// halves does the same. Dropping one half does nothing.
 ///
+/// If received bytes were not read, the peer sees a reset. If an operation was still pending, it may see the end of the
+/// stream instead.
+///
 /// # Implementing it
 ///
 /// ```

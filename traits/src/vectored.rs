@@ -1,7 +1,7 @@
 //! [`IoVec`]: many owned buffers in one write.
 
 use std::io::IoSlice;
-use std::mem;
+use std::{fmt, mem};
 
 use crate::{IoBuf, TRANSFER_BYTES_MAX};
 
@@ -27,7 +27,6 @@ pub const IOV_MAX: usize = 1024;
 /// # Ok::<(), std::io::Error>(())
 /// # }).unwrap();
 /// ```
-#[derive(Debug)]
 pub struct IoVec<B> {
     bufs: Vec<B>,
     /// The bytes of the buffers in order, at most [`TRANSFER_BYTES_MAX`] per entry. Invariant: entries from
@@ -41,7 +40,7 @@ pub struct IoVec<B> {
 
 /// `struct iovec` of POSIX. `std` guarantees that `IoSlice` has this layout on Unix.
 #[repr(C)]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 struct RawPiece {
     ptr: *const u8,
     len: usize,
@@ -175,6 +174,15 @@ impl<B: IoBuf> Extend<B> for IoVec<B> {
         for buf in bufs {
             self.push(buf);
         }
+    }
+}
+
+impl<B> fmt::Debug for IoVec<B> {
+    /// Prints how much is left, not the bytes: they may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("IoVec");
+        debug.field("bufs", &self.bufs.len()).field("bytes_left", &self.bytes_left);
+        debug.finish_non_exhaustive()
     }
 }
 

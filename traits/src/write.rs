@@ -104,6 +104,9 @@ pub trait OwnedWrite {
     /// It is for a message that goes to many streams, most of which have room: it takes no buffer, and on a runtime
     /// that completes writes later no task is woken.
     ///
+    /// Do not call it after a [`write`](Self::write) of this stream was dropped. The bytes of that write may still be
+    /// sent, and those of this one may go first.
+    ///
     /// It counts as work of the poll, but does not let other tasks run. A caller that writes again and again looks at
     /// [`coop::has_budget`](crate::coop::has_budget) first, and uses a `write` if there is none.
     ///
@@ -119,8 +122,8 @@ pub trait OwnedWrite {
 
     /// Ends the write side: the peer reads all written bytes, then the end of the stream.
     ///
-    /// The read side stays open. A repeated shutdown is no error. Neither is a shutdown after the peer has
-    /// ended its own side.
+    /// The read side stays open. A repeated shutdown is no error while the peer's side is open. Neither is a first
+    /// shutdown after the peer has ended its own side.
     ///
     /// # Errors
     /// [`NotConnected`](io::ErrorKind::NotConnected) once the connection is closed: reset, or ended by both

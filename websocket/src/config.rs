@@ -60,7 +60,8 @@ pub struct StreamConfig {
     /// byte of its first frame to the last byte of its last. Time in which nobody waits for more of it,
     /// because the program is busy, does not count. Default 2 minutes: 64 MiB at 5 Mbit/s.
     ///
-    /// It also bounds each wait for [memory](crate::stream#memory), in which nothing is read.
+    /// It also bounds each wait for [memory](crate::stream#memory): to receive, when nothing is read,
+    /// and to send.
     ///
     /// Without it, a peer that answers pings and sends a byte now and then makes the program hold a
     /// partial message for ever. `None`: no limit, for endless messages that are received in

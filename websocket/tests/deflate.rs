@@ -4,14 +4,16 @@ mod common;
 mod ends;
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
 use common::{BINARY, CONTINUATION, FIN, PING, Role, TEXT, frame};
-use ends::{NORMAL, Protocol, Socket, buffers, read_to_end, simulate};
+use ends::{NORMAL, Protocol, Socket, buffers, read_to_end, seconds_since, simulate};
 use flate2::{Compress, Compression, FlushCompress};
 use owned_io::{
     Clock, Executor, MemoryBudget, OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolConfig, Random,
+    select,
 };
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::deflate::{DECOMPRESSOR_BYTES, Deflate};
@@ -19,7 +21,7 @@ use owned_io_websocket::handshake::{HandshakeError, Key, Offer, accept_key};
 use owned_io_websocket::stream::{
     Buffers, EncodedFrame, Error, Message, WebSocket, accept, connect,
 };
-use owned_io_websocket::{Config, Fragment, Limit, MessageKind, Violation};
+use owned_io_websocket::{Config, Fragment, Limit, MessageKind, Timeout, Violation};
 
 /// The bit that says that a message is compressed (section 6).
 const COMPRESSED: u8 = 0x40;
@@ -314,6 +316,24 @@ fn a_flush_that_is_dropped_within_a_long_message_loses_nothing() {
             assert!(messages.iter().all(|message| *message == long || *message == short));
             assert!(messages.last() == Some(&long), "the close frame came first");
         }
+    });
+}
+
+/// A connection fails "if the peer accepts nothing for longer than `write_timeout` while either half is awaited": also
+/// while a flush alone is awaited, which compresses before it writes.
+#[test]
+fn a_flush_that_compresses_first_has_the_write_timeout() {
+    simulate(|| async {
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(64 << 20));
+        let (mut server, _raw, _) = raw_client(with(Deflate::default()), buffers, OFFER).await;
+        let long = noise(400_000); // more than the transport holds, compressed too
+        let began = Sim::now();
+        let sending = pin!(server.outgoing.send(Message::Binary(&long)));
+        let patience = Sim::sleep(Duration::from_secs(1000));
+        let sent = select(sending, patience).await.first.expect("the write times out");
+        let late = Protocol::Timeout(Timeout::Write);
+        assert!(matches!(sent, Err(Error::Protocol(failure)) if failure == late), "{sent:?}");
+        assert_eq!(seconds_since(began), 60);
     });
 }
 

@@ -115,6 +115,35 @@ fn a_wait_for_memory_takes_no_longer_than_a_message_may() {
     });
 }
 
+/// The message timeout counts "until a write succeeds". "A wait that was dropped does not count for the next one."
+#[test]
+fn each_wait_to_send_has_its_own_time() {
+    const TIMEOUT: Duration = MemoryBudget::HOLDER_IDLE_MAX;
+    const BRIEFLY: Duration = Duration::from_millis(100);
+    simulate(|| async {
+        for is_dropped in [false, true] {
+            let budget = MemoryBudget::new(300 * KIB);
+            let mut other = budget.account().reservation();
+            let mut config = Config::default();
+            config.stream.message_timeout = Some(TIMEOUT);
+            let (mut server, mut raw) = raw_client(config, buffers(&budget), b"").await;
+            drop(Sim::spawn(async move { read_to_end(&mut raw).await }));
+            for _ in 0..3 {
+                other.force(290 * KIB);
+                let mut sending = Box::pin(server.outgoing.send(Message::Binary(&[7; 100 * KIB])));
+                assert!(!completes_within(BRIEFLY, sending.as_mut()).await, "it does not wait");
+                other.force(0);
+                if is_dropped {
+                    drop(sending);
+                } else {
+                    sending.await.unwrap();
+                }
+                Sim::sleep(2 * TIMEOUT).await;
+            }
+        }
+    });
+}
+
 /// A connection that waits to send is evicted like others.
 #[test]
 fn a_connection_that_waits_to_send_can_be_evicted() {

@@ -3,11 +3,12 @@
 mod common;
 mod ends;
 
+use std::pin::pin;
 use std::time::Duration;
 
 use common::{CLOSE, FIN, PING, Role, TEXT, frame};
 use ends::{NORMAL, Protocol, Socket, buffers, pair, raw_client, seconds_since, simulate};
-use owned_io::{Clock, Executor, OwnedReadExt, OwnedWriteExt};
+use owned_io::{Clock, Executor, OwnedReadExt, OwnedWriteExt, select};
 use owned_io_sim::Sim;
 use owned_io_websocket::stream::{EncodedFrame, Error, Message, WebSocket};
 use owned_io_websocket::{Config, Fragment, Limit, MessageKind, Misuse, Timeout};
@@ -140,6 +141,45 @@ fn a_stuck_write_also_fails_a_pending_receive() {
             assert!(matches!(failure, Error::Protocol(Protocol::Timeout(Timeout::Write))));
         }
         assert_eq!(seconds_since(start), 60);
+    });
+}
+
+/// Without pings there is a time without any deadline between two writes. The timer of the first write ends in it. The
+/// flushes are dropped, so that the half that receives alone watches.
+#[test]
+fn without_pings_each_stuck_write_fails_a_receive() {
+    simulate(|| async {
+        let mut config = Config::default();
+        config.stream.ping_interval = None;
+        let (mut server, mut raw) = raw_client(config, buffers(), b"").await;
+        let bytes = 500_000; // more than the transport holds
+        let reading = Sim::spawn(async move {
+            Sim::sleep(Duration::from_secs(10)).await;
+            let len = 10 + bytes; // and the header
+            raw.read_exact(Vec::with_capacity(len), len).await.into_result().unwrap();
+            Sim::sleep(Duration::from_secs(490)).await;
+            raw.write_all(frame(Role::Server, FIN | TEXT, b"hello")).await.into_result().unwrap();
+            raw // still open, but no longer read
+        });
+        for is_read in [true, false] {
+            let large = vec![7; bytes].into();
+            server.outgoing.write_bytes(Fragment::Whole(MessageKind::Binary), large).unwrap();
+            let pause = Sim::sleep(Duration::from_secs(1));
+            let flushed = select(pin!(server.outgoing.flush()), pause).await.first;
+            assert!(flushed.is_none());
+            let mut receiving = pin!(server.incoming.receive());
+            let patience = Sim::sleep(Duration::from_secs(1000));
+            let began = Sim::now();
+            let received = select(receiving.as_mut(), patience).await.first;
+            match received.expect("the write times out") {
+                Ok(message) => assert!(is_read && message == Some(Message::Text("hello"))),
+                Err(Error::Protocol(Protocol::Timeout(Timeout::Write))) => {
+                    assert!(!is_read && seconds_since(began) == 59);
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        let _raw = reading.await.unwrap();
     });
 }
 

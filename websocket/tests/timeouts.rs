@@ -4,6 +4,7 @@ mod common;
 mod ends;
 
 use std::io::ErrorKind;
+use std::pin::pin;
 use std::time::Duration;
 
 use common::{BINARY, CONTINUATION, FIN, PING, PONG, Role, TEXT, frame};
@@ -12,7 +13,7 @@ use ends::{
 };
 use owned_io::{
     ByteStream, Clock, Executor, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool,
-    PoolConfig,
+    PoolConfig, select,
 };
 use owned_io_sim::{Sim, pipe};
 use owned_io_websocket::handshake::{Offer, Refusal};
@@ -145,6 +146,37 @@ fn a_message_that_does_not_end_times_out_however_slowly_it_arrives() {
             );
             sending.await.unwrap().unwrap();
         }
+    });
+}
+
+/// Without pings there is a time without any deadline between two messages. The timer of the first message ends in it.
+#[test]
+fn without_pings_each_message_times_out() {
+    simulate(|| async {
+        let mut config = Config::default();
+        (config.stream.ping_interval, config.stream.message_timeout) =
+            (None, Some(Duration::from_secs(100)));
+        let (mut server, mut raw) = raw_client(config, buffers(), b"").await;
+        let message = frame(Role::Server, FIN | TEXT, b"whole");
+        let peer = Sim::spawn(async move {
+            let (start, rest) = message.split_at(4);
+            raw.write_all(start.to_vec()).await.into_result()?;
+            Sim::sleep(Duration::from_secs(10)).await;
+            raw.write_all(rest.to_vec()).await.into_result()?;
+            Sim::sleep(Duration::from_secs(490)).await;
+            raw.write_all(start.to_vec()).await.into_result()?;
+            Ok::<_, std::io::Error>(raw)
+        });
+        let began = Sim::now();
+        assert_eq!(server.incoming.receive().await.unwrap(), Some(Message::Text("whole")));
+        let mut receiving = pin!(server.incoming.receive());
+        let patience = Sim::sleep(Duration::from_secs(1000));
+        let received = select(receiving.as_mut(), patience).await.first;
+        let error = received.expect("the second message times out").map(drop).unwrap_err();
+        assert!(matches!(error, Error::Protocol(Protocol::Timeout(Timeout::Message))));
+        // The close frame has to be answered within 5 s more.
+        assert!((600..=605).contains(&seconds_since(began)));
+        peer.await.unwrap().unwrap();
     });
 }
 

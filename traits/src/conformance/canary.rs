@@ -13,16 +13,17 @@ use std::io;
 use std::marker::PhantomData;
 use std::net::{Shutdown, SocketAddr};
 use std::rc::Rc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use super::prove::prove;
 use super::support;
-use super::support::SOON;
+use super::support::A_WHILE;
 use crate::backend::{Duplex, Endpoint, TcpEndpoint};
 use crate::{
     BoundAddr, BufResult, ByteStream, Clock, ConnectOptions, Executor, IoBuf, IoBufExt, IoBufMut,
     IoBufMutExt, IoVec, OwnedRead, OwnedWrite, OwnedWriteExt, Panicked, Pool, PoolBuf, Random,
-    Runtime, ShutdownHandle, Slice, Tcp, TcpListener, coop, forward_runtime, task,
+    Runtime, ShutdownHandle, Slice, Tcp, TcpListener, TcpStream, coop, forward_runtime, task,
 };
 
 /// The sentence that a canary breaks.
@@ -54,12 +55,18 @@ pub enum Defect {
     TruncatesTheLength,
     /// A pooled read reports an exhausted pool before data is ready.
     ReportsExhaustionEarly,
+    /// A pooled read takes an error for the end of the stream.
+    EndsOnError,
     /// A pooled read takes its buffer before data is ready.
     HoldsPooledBuffer,
     /// A write that does not wait says that it has taken everything.
     TriesAndTakesAll,
     /// A write that does not wait takes bytes when it says that it would block.
     TriesTwice,
+    /// A write that does not wait counts as no work.
+    TriesWithoutWork,
+    /// A write that does not wait says that it has taken everything when the peer is gone.
+    TriesInVain,
     /// A write of a non-empty buffer returns zero.
     WritesZero,
     /// A vectored write sends the pieces in reverse order.
@@ -78,10 +85,12 @@ pub enum Defect {
     IgnoresShutdown,
     /// A dropped accept loses a client.
     LosesClients,
-    /// A listener accepts a hundred clients in one batch.
+    /// A listener accepts a hundred clients in one batch, whatever errors there are.
     AcceptsLongBatches,
     /// The first read of a connection waits for a turn of the runtime.
     WaitsAtFirst,
+    /// A task is polled by the call that starts it.
+    PollsAtOnce,
     /// A task is dropped after its first poll.
     ForgetsTasks,
     /// Running tasks are dropped after the runtime has ended.
@@ -139,14 +148,19 @@ macro_rules! canaries {
             counts_pooled_reads: CountsReads => coop::pooled_reads_yield_once_the_budget_is_used_up,
             writes_without_budget:
                 WritesWithoutBudget => coop::writes_yield_once_the_budget_is_used_up,
+            vectored_writes_without_budget:
+                WritesWithoutBudget => coop::vectored_writes_yield_once_the_budget_is_used_up,
+            tries_without_work: TriesWithoutWork => coop::tried_writes_count_as_work,
             accepts_without_budget:
                 AcceptsWithoutBudget => coop::accepts_yield_once_the_budget_is_used_up,
             writes_all: WritesAll => io::one_operation_transfers_a_bounded_number_of_bytes,
             truncates_the_length: TruncatesTheLength => io::write_takes_a_buffer_of_more_than_four_gibibytes,
             reports_exhaustion_early: ReportsExhaustionEarly => pooled::read_waits_while_the_pool_is_exhausted,
+            ends_on_error: EndsOnError => pooled::read_reports_a_reset,
             holds_pooled_buffer: HoldsPooledBuffer => pooled::pending_reads_hold_few_buffers,
             tries_and_takes_all: TriesAndTakesAll => io::try_write_counts_what_it_has_taken,
             tries_twice: TriesTwice => io::try_write_ends_when_the_peer_does_not_read,
+            tries_in_vain: TriesInVain => io::try_write_to_a_closed_peer_fails,
             writes_zero: WritesZero => io::write_takes_at_least_one_byte,
             reorders_pieces: ReordersPieces => vectored::write_keeps_the_order_and_advances,
             forgets_to_advance: ForgetsToAdvance => vectored::write_keeps_the_order_and_advances,
@@ -161,6 +175,8 @@ macro_rules! canaries {
             ignores_abort_of_a_read: IgnoresShutdown => cancel::abort_ends_a_pending_read,
             loses_clients: LosesClients => net::dropped_accept_loses_no_client,
             accepts_long_batches: AcceptsLongBatches => net::accept_lets_others_run,
+            polls_at_once: PollsAtOnce => task::spawn_returns_before_the_task_runs,
+            accepts_past_errors: AcceptsLongBatches => net::accept_yields_after_an_error,
             forgets_tasks: ForgetsTasks => task::a_task_goes_on_when_its_handle_is_dropped,
             blocks_when_polled: BlocksWhenPolled => task::blocking_closures_start_at_once,
             sleeps_half_the_time: SleepsHalfTheTime => time::sleep_is_never_early,
@@ -261,7 +277,7 @@ pub struct CanaryWrite<R: Runtime, D> {
 pub struct CanaryListener<R: Runtime, D> {
     inner: R::TcpListener,
     /// Clients that were accepted in advance. Accepts return them without waiting.
-    ahead: VecDeque<(R::TcpStream, SocketAddr)>,
+    ahead: VecDeque<io::Result<(R::TcpStream, SocketAddr)>>,
     defect: PhantomData<D>,
 }
 
@@ -277,10 +293,12 @@ thread_local! {
     static POLLS: Cell<u32> = const { Cell::new(0) };
 }
 
-fn stream<R: Runtime, D: HasDefect>(inner_stream: Inner<R>) -> io::Result<CanaryStream<R, D>> {
-    use crate::TcpStream;
-    let (handle, local, peer) =
-        (inner_stream.shutdown_handle(), inner_stream.local_addr()?, inner_stream.peer_addr()?);
+/// `peer` may be gone already.
+fn stream<R: Runtime, D: HasDefect>(
+    inner_stream: Inner<R>,
+    peer: SocketAddr,
+) -> io::Result<CanaryStream<R, D>> {
+    let (handle, local) = (inner_stream.shutdown_handle(), inner_stream.local_addr()?);
     let (read, write) = inner_stream.into_split();
     let inner = Rc::new(Cell::new(Some(write)));
     if D::DEFECT == Defect::LeaksStreams {
@@ -356,7 +374,10 @@ impl<R: Runtime, D: HasDefect> OwnedRead for CanaryRead<R, D> {
         if D::DEFECT == Defect::ReportsExhaustionEarly {
             drop(pool.take()?);
         }
-        self.inner.read_pooled(pool).await
+        match self.inner.read_pooled(pool).await {
+            Err(_) if D::DEFECT == Defect::EndsOnError => Ok(pool.take()?),
+            read => read,
+        }
     }
 }
 
@@ -411,7 +432,12 @@ impl<R: Runtime, D: HasDefect> OwnedWrite for CanaryWrite<R, D> {
                 }
                 BufResult(result.map(|()| n), bufs)
             }
-            _ => inner.write_vectored(bufs).await,
+            _ => {
+                if D::DEFECT == Defect::WritesWithoutBudget {
+                    coop::refill();
+                }
+                inner.write_vectored(bufs).await
+            }
         };
         self.inner.set(Some(inner));
         result
@@ -419,9 +445,19 @@ impl<R: Runtime, D: HasDefect> OwnedWrite for CanaryWrite<R, D> {
 
     fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut inner = self.inner.take().expect("put back after each use");
+        let spent = coop::spent_nanos();
         let mut result = inner.try_write(bytes);
         match D::DEFECT {
             Defect::TriesAndTakesAll => result = result.map(|_| bytes.len()),
+            Defect::TriesWithoutWork => {
+                coop::refill();
+                coop::consume(spent);
+            }
+            Defect::TriesInVain => {
+                let is_gone = |error: &io::Error| error.kind() != io::ErrorKind::WouldBlock;
+                result =
+                    result.or_else(|error| is_gone(&error).then_some(bytes.len()).ok_or(error));
+            }
             Defect::TriesTwice if result.is_ok() => {
                 result = inner.try_write(bytes).map_err(|_| io::ErrorKind::WouldBlock.into());
             }
@@ -472,22 +508,22 @@ impl<R: Runtime, D: HasDefect> TcpListener for CanaryListener<R, D> {
         if D::DEFECT == Defect::AcceptsLongBatches && self.ahead.is_empty() {
             // Other tasks run while it waits here, but not while it returns these clients.
             while self.ahead.len() < 100
-                && let Some(client) = support::within::<R, _>(SOON, self.inner.accept()).await
+                && let Some(client) = support::within::<R, _>(A_WHILE, self.inner.accept()).await
             {
-                self.ahead.push_back(client?);
+                self.ahead.push_back(client);
             }
         }
         if D::DEFECT == Defect::AcceptsWithoutBudget {
             coop::refill();
         }
         let (inner_stream, peer) = match self.ahead.pop_front() {
-            Some(client) => client,
+            Some(client) => client?,
             None => self.inner.accept().await?,
         };
         if D::DEFECT == Defect::LosesClients {
             R::sleep(Duration::ZERO).await; // with the client in hand
         }
-        Ok((stream::<R, D>(inner_stream)?, peer))
+        Ok((stream::<R, D>(inner_stream, peer)?, peer))
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -553,6 +589,13 @@ impl<R: Runtime, D: HasDefect> Executor for Canary<R, D> {
                     .await;
             });
         }
+        if D::DEFECT == Defect::PollsAtOnce {
+            let mut future = Box::pin(future);
+            if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+                R::spawn_detached(future);
+            }
+            return;
+        }
         if matches!(D::DEFECT, Defect::EndsTasksLate | Defect::DrainsUnbounded) {
             let future: Task = Rc::new(RefCell::new(Box::pin(future)));
             TASKS.with_borrow_mut(|tasks| tasks.push(Rc::clone(&future)));
@@ -595,10 +638,12 @@ impl<R: Runtime, D: HasDefect> Tcp for Canary<R, D> {
         if D::DEFECT == Defect::ConnectsForever {
             options.timeout = Duration::from_secs(7);
         }
-        let inner_stream = R::connect(options).await;
+        let mut inner_stream = R::connect(options).await;
         if D::DEFECT == Defect::NamesNoAddress {
-            return stream::<R, D>(inner_stream.map_err(|error| io::Error::from(error.kind()))?);
+            inner_stream = inner_stream.map_err(|error| io::Error::from(error.kind()));
         }
-        stream::<R, D>(inner_stream?)
+        let inner_stream = inner_stream?;
+        let peer = inner_stream.peer_addr()?;
+        stream::<R, D>(inner_stream, peer)
     }
 }

@@ -13,8 +13,8 @@ use super::support::{
 };
 use crate::coop::{self, POLL_BUDGET_NANOS};
 use crate::{
-    ACCEPT_BATCH_MAX, ByteStream, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool, PoolConfig,
-    Runtime, TcpListener, channel, shutdown_after,
+    ACCEPT_BATCH_MAX, ByteStream, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Pool,
+    PoolConfig, Runtime, TcpListener, channel, shutdown_after,
 };
 
 /// The number of operations in each case, each with [`WORK_NANOS`] of work.
@@ -86,6 +86,40 @@ pub async fn writes_yield_once_the_budget_is_used_up<R: Runtime>() {
     }
     let what = format!("runs of another task during {OPERATIONS} writes");
     expect_at_least(RUNS_MIN, &what, runs.get());
+}
+
+/// The same for a vectored write: "It is like a `write`."
+pub async fn vectored_writes_yield_once_the_budget_is_used_up<R: Runtime>() {
+    let (mut a, _b) = pair::<R>().await; // all bytes fit into its buffers
+    let runs = count_runs::<R>();
+    let mut bufs = IoVec::new();
+    for _ in 0..OPERATIONS {
+        coop::consume(WORK_NANOS);
+        bufs.clear();
+        bufs.push("x");
+        let write = soon::<R, _>("a byte", a.write_all_vectored(bufs));
+        ((), bufs) = write.await.into_result().unwrap();
+    }
+    let what = format!("runs of another task during {OPERATIONS} vectored writes");
+    expect_at_least(RUNS_MIN, &what, runs.get());
+}
+
+/// `try_write`: "It counts as work of the poll, but does not let other tasks run."
+pub async fn tried_writes_count_as_work<R: Runtime>() {
+    const TRIES: u32 = 1_000;
+    let (mut a, _b) = pair::<R>().await; // all bytes fit into its buffers
+    R::sleep(A_WHILE).await; // the next poll starts with a full budget
+    let mut taken = 0;
+    for _ in 0..TRIES {
+        if !coop::has_budget() {
+            return;
+        }
+        taken += a.try_write(b"x").unwrap_or(0); // a backend may refuse without a reason
+    }
+    assert!(
+        taken == 0,
+        "expected {taken} writes in a poll to use up its budget; seen: some is left"
+    );
 }
 
 /// The same for a write within [`shutdown_after`](crate::shutdown_after()).

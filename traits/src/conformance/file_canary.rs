@@ -5,11 +5,12 @@
 //! ```
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::marker::PhantomData;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::prove::prove;
 use super::support;
@@ -34,7 +35,7 @@ pub enum FileDefect {
     FailsAtTheEnd,
     /// A read begins at the start of the file, whatever the position.
     ReadsAtTheStart,
-    /// A read that does not have to wait never yields.
+    /// A read or a vectored write that does not have to wait never yields.
     NeverYields,
     /// A read sees the file as it was when it was opened.
     ReadsTheCache,
@@ -58,6 +59,8 @@ pub enum FileDefect {
     NeverLocks,
     /// A file that was dropped stays open.
     LeaksFiles,
+    /// A lock ends while a dropped write of its file goes on.
+    UnlocksEarly,
     /// A dropped operation leaks its buffer.
     LeaksBuffers,
     /// A file that is opened for writing is cut to nothing.
@@ -108,6 +111,7 @@ macro_rules! file_canaries {
             fails_at_the_end: FailsAtTheEnd => read_at_is_zero_at_the_end,
             reads_at_the_start: ReadsAtTheStart => read_at_reads_at_the_position,
             never_yields: NeverYields => operations_let_others_run,
+            never_yields_to_vectored_writes: NeverYields => vectored_writes_let_others_run,
             reads_the_cache: ReadsTheCache => a_read_sees_the_writes_before_it,
             writes_all: WritesAll => one_operation_transfers_a_bounded_number_of_bytes,
             writes_zero: WritesZero => write_at_takes_at_least_one_byte,
@@ -119,6 +123,7 @@ macro_rules! file_canaries {
             extends_on_allocate: ExtendsOnAllocate => allocate_keeps_the_length,
             never_locks: NeverLocks => a_lock_excludes_other_locks,
             leaks_files: LeaksFiles => a_lock_ends_with_its_file,
+            unlocks_early: UnlocksEarly => a_lock_is_held_until_dropped_writes_have_ended,
             leaks_buffers: LeaksBuffers => the_buffer_of_a_dropped_operation_is_freed,
             cuts_on_open: CutsOnOpen => open_keeps_the_contents,
             reuses_names: ReusesNames => open_says_what_it_did_not_find,
@@ -188,7 +193,13 @@ impl<R: Runtime + Files, D: HasFileDefect> Files for FileCanary<R, D> {
             }
             _ => {}
         }
-        Ok(CanaryFile { inner, cache, defect: PhantomData })
+        Ok(CanaryFile {
+            inner,
+            path: path.to_owned(),
+            lock: Cell::new(None),
+            cache,
+            defect: PhantomData,
+        })
     }
 
     async fn list_dir(path: &Path) -> io::Result<Vec<DirEntry>> {
@@ -226,6 +237,9 @@ impl<R: Runtime + Files, D: HasFileDefect> Files for FileCanary<R, D> {
 /// A file of a canary.
 pub struct CanaryFile<R: Files, D> {
     inner: Rc<R::File>,
+    path: PathBuf,
+    /// The open file that has the lock, if it is another one.
+    lock: Cell<Option<R::File>>,
     /// The contents, for defects that read from memory.
     cache: Option<RefCell<Vec<u8>>>,
     defect: PhantomData<D>,
@@ -236,7 +250,7 @@ thread_local! {
     static LEAKED: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
-impl<R: Files, D: HasFileDefect> OwnedReadAt for CanaryFile<R, D> {
+impl<R: Runtime + Files, D: HasFileDefect> OwnedReadAt for CanaryFile<R, D> {
     async fn read_at<B: IoBufMut>(&self, mut buf: B, mut offset: u64) -> BufResult<usize, B> {
         let before = buf.buf_bytes().to_vec();
         match D::DEFECT {
@@ -296,7 +310,7 @@ impl<R: Files, D: HasFileDefect> OwnedReadAt for CanaryFile<R, D> {
     }
 }
 
-impl<R: Files, D: HasFileDefect> OwnedWriteAt for CanaryFile<R, D> {
+impl<R: Runtime + Files, D: HasFileDefect> OwnedWriteAt for CanaryFile<R, D> {
     async fn write_at<B: IoBuf>(&self, buf: B, mut offset: u64) -> BufResult<usize, B> {
         match D::DEFECT {
             FileDefect::WritesZero => return BufResult(Ok(0), buf),
@@ -304,6 +318,15 @@ impl<R: Files, D: HasFileDefect> OwnedWriteAt for CanaryFile<R, D> {
             FileDefect::WritesAll => {
                 let len = buf.buf_len();
                 return self.inner.write_all_at(buf, offset).await.map(|()| len);
+            }
+            FileDefect::UnlocksEarly => {
+                // The write begins, as on a ring, and goes on when the caller drops it.
+                let (inner, bytes) = (Rc::clone(&self.inner), buf.buf_bytes().to_vec());
+                let writing = R::spawn(async move {
+                    R::sleep(Duration::from_millis(1)).await;
+                    inner.write_at(bytes, offset).await.0
+                });
+                return BufResult(writing.await.expect("no panic"), buf);
             }
             FileDefect::FillsGaps => {
                 let len = self.inner.size().await.unwrap_or(offset);
@@ -320,6 +343,10 @@ impl<R: Files, D: HasFileDefect> OwnedWriteAt for CanaryFile<R, D> {
         mut bufs: IoVec<B>,
         offset: u64,
     ) -> BufResult<usize, IoVec<B>> {
+        if D::DEFECT == FileDefect::NeverYields && bufs.bytes_left() == 64 {
+            bufs.advance(64); // as if the file were mapped into memory
+            return BufResult(Ok(64), bufs);
+        }
         if !matches!(D::DEFECT, FileDefect::ReordersPieces | FileDefect::ForgetsToAdvance) {
             return self.inner.write_vectored_at(bufs, offset).await;
         }
@@ -338,7 +365,7 @@ impl<R: Files, D: HasFileDefect> OwnedWriteAt for CanaryFile<R, D> {
     }
 }
 
-impl<R: Files, D: HasFileDefect> File for CanaryFile<R, D> {
+impl<R: Runtime + Files, D: HasFileDefect> File for CanaryFile<R, D> {
     async fn sync_data(&self) -> io::Result<()> {
         self.inner.sync_data().await
     }
@@ -364,9 +391,15 @@ impl<R: Files, D: HasFileDefect> File for CanaryFile<R, D> {
     }
 
     async fn try_lock(&self) -> io::Result<()> {
-        if D::DEFECT == FileDefect::NeverLocks {
-            return Ok(());
+        match D::DEFECT {
+            FileDefect::NeverLocks => Ok(()),
+            FileDefect::UnlocksEarly => {
+                let lock = R::open(&self.path, OpenMode::Read).await?;
+                lock.try_lock().await?;
+                self.lock.set(Some(lock));
+                Ok(())
+            }
+            _ => self.inner.try_lock().await,
         }
-        self.inner.try_lock().await
     }
 }

@@ -1,4 +1,4 @@
-//! Files: one case for each sentence of [`Files`] and [`File`] that can be observed while the machine runs.
+//! Files: cases for the sentences of [`Files`] and [`File`] that can be observed while the machine runs.
 //!
 //! The suite has its own macro, because files are not part of [`Runtime`]:
 //!
@@ -51,6 +51,7 @@ macro_rules! file_conformance {
             offsets_beyond_the_maximum_are_refused
             operations_on_one_file_run_at_once
             operations_let_others_run
+            vectored_writes_let_others_run
             a_read_sees_the_writes_before_it
             set_len_cuts_and_extends_by_zeros
             allocate_keeps_the_length
@@ -60,6 +61,7 @@ macro_rules! file_conformance {
             the_buffer_of_a_dropped_operation_is_freed
             a_lock_excludes_other_locks
             a_lock_ends_with_its_file
+            a_lock_is_held_until_dropped_writes_have_ended
             open_says_what_it_did_not_find
             open_keeps_the_contents
             rename_replaces_in_one_step
@@ -449,6 +451,21 @@ pub async fn operations_let_others_run<R: Runtime + Files>() {
     scratch.remove().await;
 }
 
+/// "It is like a `write_at` of the concatenated pieces": "A loop of writes lets other tasks run."
+pub async fn vectored_writes_let_others_run<R: Runtime + Files>() {
+    const TIMES: u32 = if cfg!(miri) { 100 } else { 2_000 };
+    let scratch = Scratch::<R>::new().await;
+    let runs = count_runs::<R>();
+    let mut bufs = IoVec::new();
+    for _ in 0..TIMES {
+        bufs.clear();
+        bufs.push(&[7_u8; 64]);
+        (_, bufs) = scratch.file.write_vectored_at(bufs, 0).await.into_result().unwrap();
+    }
+    expect_at_least(10, &format!("runs of another task during {TIMES} writes"), runs.get());
+    scratch.remove().await;
+}
+
 /// "A read sees the bytes of every write that completed before the read began", through any open file.
 pub async fn a_read_sees_the_writes_before_it<R: Runtime + Files>() {
     let scratch = Scratch::<R>::new().await;
@@ -588,6 +605,52 @@ pub async fn a_lock_ends_with_its_file<R: Runtime + Files>() {
             let other = open::<R>(&scratch.path, OpenMode::Write).await;
             other.try_lock().await.expect("expected to lock the file, which is closed");
         }
+    }
+    scratch.remove().await;
+}
+
+/// "A lock is held until such a write has ended": who gets the lock next finds a file that no longer changes. "It may be
+/// cut even later, as for a dropped write": also after a dropped `set_len`.
+pub async fn a_lock_is_held_until_dropped_writes_have_ended<R: Runtime + Files>() {
+    const ROUNDS: u64 = if cfg!(miri) { 2 } else { 20 };
+    const BYTES: usize = support::scaled(FILE_TRANSFER_BYTES_MAX);
+    let scratch = Scratch::<R>::new().await;
+    for round in 0..ROUNDS {
+        let file = open::<R>(&scratch.path, OpenMode::Write).await;
+        file.try_lock().await.expect("expected to lock the file");
+        let write = |number: u64| {
+            let (file, bytes, offset) = (&file, vec![2; BYTES], number * BYTES as u64);
+            Box::pin(async move {
+                match number % 3 {
+                    0 => drop(file.write_at(bytes, offset).await),
+                    1 => {
+                        let mut bufs = IoVec::new();
+                        bufs.push(bytes);
+                        drop(file.write_vectored_at(bufs, offset).await);
+                    }
+                    _ => drop(file.set_len(offset).await),
+                }
+            })
+        };
+        let mut writes: Vec<_> = (0..9).map(write).collect();
+        for write in &mut writes {
+            let _ = support::poll_once(write.as_mut()).await;
+        }
+        R::sleep(Duration::from_micros(50 * round)).await; // they are at another point in each round
+        drop(writes);
+        drop(file);
+        let other = open::<R>(&scratch.path, OpenMode::Write).await;
+        let locked = soon::<R, _>("the lock", async {
+            // Bounded by the time that `soon` permits.
+            while other.try_lock().await.is_err() {
+                R::sleep(Duration::from_millis(1)).await;
+            }
+        });
+        locked.await;
+        other.set_len(0).await.unwrap();
+        R::sleep(support::A_WHILE).await;
+        let size = other.size().await.unwrap();
+        assert_eq!(size, 0, "the length of a file that was emptied under the lock");
     }
     scratch.remove().await;
 }

@@ -321,7 +321,32 @@ pub async fn write_to_a_closed_peer_fails<R: Runtime>() {
     panic!("expected a write to a closed peer to fail; seen: 100 writes succeeded");
 }
 
-/// "A repeated shutdown is no error. Neither is a shutdown after the peer has ended its own side."
+/// `try_write`: "Otherwise those of `write`": "`BrokenPipe` or `ConnectionReset` if the peer is gone. The error keeps its
+/// OS error code."
+pub async fn try_write_to_a_closed_peer_fails<R: Runtime>() {
+    let mut stream = reset_stream::<R>().await;
+    // A backend may refuse without a reason, but not always.
+    for _ in 0..64 {
+        let error = match stream.try_write(b"is it open?") {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+            Err(error) => error,
+            Ok(n) => panic!("expected an error after a reset; seen: {n} bytes taken"),
+        };
+        let is_expected = match error.kind() {
+            ErrorKind::BrokenPipe => error.raw_os_error() == Some(32),
+            ErrorKind::ConnectionReset => error.raw_os_error() == Some(104),
+            _ => false,
+        };
+        assert!(
+            is_expected,
+            "expected BrokenPipe or ConnectionReset with its code; seen: {error:?}"
+        );
+        return;
+    }
+}
+
+/// "A repeated shutdown is no error while the peer's side is open. Neither is a first shutdown after the peer has ended
+/// its own side."
 pub async fn shutdown_may_be_repeated<R: Runtime>() {
     let (mut a, mut b) = pair::<R>().await;
     a.shutdown().await.unwrap();

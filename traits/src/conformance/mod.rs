@@ -1,4 +1,4 @@
-//! The conformance suite: one case for each sentence of the contract. It runs on any backend.
+//! The conformance suite. Each case proves a sentence of the contract. It runs on any backend.
 //!
 //! ```ignore
 //! // backend/tests/conformance.rs
@@ -215,6 +215,7 @@ macro_rules! __conformance_cases {
                 ten_thousand_connections_are_open
                 a_burst_of_two_thousand_connects_is_served
                 accept_recovers_from_exhausted_descriptors
+                accept_yields_while_descriptors_are_exhausted
                 the_first_read_of_a_connection_is_tried_at_once
                 idle_connections_cost_no_cpu
                 a_flood_does_not_delay_timers
@@ -262,6 +263,7 @@ macro_rules! __conformance_cases {
                 try_write_ends_when_the_peer_does_not_read
                 write_after_shutdown_is_a_broken_pipe
                 write_to_a_closed_peer_fails
+                try_write_to_a_closed_peer_fails
                 shutdown_may_be_repeated
                 shutdown_reports_a_closed_connection
                 read_exact_reads_exactly
@@ -286,6 +288,7 @@ macro_rules! __conformance_cases {
             future pooled {
                 read_returns_available_bytes
                 read_is_empty_at_the_end
+                read_reports_a_reset
                 pending_reads_hold_few_buffers
                 read_loses_nothing_when_the_pool_is_exhausted
                 read_waits_while_the_pool_is_exhausted
@@ -301,6 +304,7 @@ macro_rules! __conformance_cases {
                 accept_reports_the_peer
                 dropped_accept_loses_no_client
                 accept_lets_others_run
+                accept_yields_after_an_error
                 accept_is_fair_while_connections_are_busy
                 connect_refused_names_the_address
                 connect_times_out
@@ -340,6 +344,8 @@ macro_rules! __conformance_cases {
                 reads_yield_once_the_budget_is_used_up
                 pooled_reads_yield_once_the_budget_is_used_up
                 writes_yield_once_the_budget_is_used_up
+                vectored_writes_yield_once_the_budget_is_used_up
+                tried_writes_count_as_work
                 writes_in_shutdown_after_yield_too
                 accepts_yield_once_the_budget_is_used_up
                 reads_let_io_run_once_the_budget_is_used_up
@@ -350,6 +356,7 @@ macro_rules! __conformance_cases {
             }
             future task {
                 a_task_returns_its_output
+                spawn_returns_before_the_task_runs
                 a_task_goes_on_when_its_handle_is_dropped
                 a_panic_stays_in_its_task
                 a_panic_closes_what_the_task_held

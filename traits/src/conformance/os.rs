@@ -23,8 +23,8 @@ use socket2::SockRef;
 use super::Declared;
 use super::isolate::Peer;
 use super::support::{
-    A_WHILE, SOON, connect, echo, expect_error, fill, listener, loopback, pair, poll_once, run,
-    soon, within,
+    A_WHILE, SOON, accept_and_expect_yields, connect, echo, expect_at_least, expect_error, fill,
+    listener, loopback, pair, poll_once, run, soon, within,
 };
 use crate::{
     AddrError, BufResult, ByteStream, ConnectOptions, IoVec, Keepalive, OwnedRead, OwnedWrite,
@@ -106,8 +106,20 @@ pub fn accept_recovers_from_exhausted_descriptors<R: Runtime>(config: &R::Config
     });
 }
 
-/// "The first read of a connection returns at once what has arrived by then, even if the runtime has not looked for it
-/// yet."
+/// "It yields to other tasks […] after an error": when descriptors are used up.
+pub fn accept_yields_while_descriptors_are_exhausted<R: Runtime>(config: &R::Config) {
+    run::<R, _>(config, async {
+        let (mut listener, addr) = listener::<R>(loopback());
+        let mut peer = clients(addr);
+        peer.request::<R>("connect 40").await;
+        limit_descriptors(open_descriptors() as u64 + 10);
+        let errors = accept_and_expect_yields::<R>(&mut listener, 60).await;
+        expect_at_least(40, "failed accepts", errors);
+    });
+}
+
+/// "... the first read of a connection returns at once what has arrived by then, even if the runtime has not looked
+/// for it yet."
 pub fn the_first_read_of_a_connection_is_tried_at_once<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {
         let (mut listener, addr) = listener::<R>(loopback());

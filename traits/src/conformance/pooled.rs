@@ -4,7 +4,8 @@ use std::io::ErrorKind;
 use std::pin::pin;
 
 use super::support::{
-    A_WHILE, count_runs, expect_at_least, expect_bytes, expect_error, pair, pattern, scaled, soon,
+    A_WHILE, count_runs, expect_at_least, expect_bytes, expect_error, pair, pattern, reset_stream,
+    scaled, soon,
 };
 use crate::{OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime, select};
 
@@ -39,6 +40,16 @@ pub async fn read_is_empty_at_the_end<R: Runtime>() {
         let read = soon::<R, _>("the end", b.read_pooled(&pool));
         assert_eq!(&read.await.unwrap()[..], b"", "the bytes of a read at the end");
     }
+}
+
+/// "Those of `read`": "The error keeps its OS error code."
+pub async fn read_reports_a_reset<R: Runtime>() {
+    let mut stream = reset_stream::<R>().await;
+    let pool = Pool::new(PoolConfig::default());
+    let read = soon::<R, _>("the reset", stream.read_pooled(&pool)).await;
+    let error = expect_error(read, ErrorKind::ConnectionReset);
+    assert_eq!(error.raw_os_error(), Some(104), "the OS error code of {error:?}");
+    assert_eq!(pool.leased(), 0, "the buffers in use after an error");
 }
 
 /// "All waiting reads of a pool together hold at most `idle_max` of its buffers."

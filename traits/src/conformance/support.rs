@@ -113,6 +113,39 @@ pub(super) async fn pair_with<R: Runtime>(
     (client, server)
 }
 
+/// Accepts `times` times. Panics if an accept after an error does not wait, or if no other task runs meanwhile. Returns
+/// the number of errors.
+pub(super) async fn accept_and_expect_yields<R: Runtime>(
+    listener: &mut R::TcpListener,
+    times: u32,
+) -> u32 {
+    let runs = count_runs::<R>();
+    let (mut streams, mut errors, mut has_failed) = (Vec::new(), 0, false);
+    for _ in 0..times {
+        let mut has_waited = false;
+        let mut accept = pin!(listener.accept());
+        let accepted = poll_fn(|cx| {
+            let polled = accept.as_mut().poll(cx);
+            has_waited |= polled.is_pending();
+            polled
+        });
+        let accepted = soon::<R, _>("a client or an error", accepted).await;
+        assert!(
+            has_waited || !has_failed,
+            "expected an accept after an error to wait; seen: it returned at once"
+        );
+        has_failed = accepted.is_err();
+        errors += u32::from(has_failed);
+        streams.extend(accepted); // they stay open
+    }
+    expect_at_least(
+        errors / 4,
+        &format!("runs of another task during {errors} errors"),
+        runs.get(),
+    );
+    errors
+}
+
 /// A stream that its peer has reset. The next read returns the error.
 pub(super) async fn reset_stream<R: Runtime>() -> R::TcpStream {
     let (a, mut b) = pair::<R>().await;

@@ -9,7 +9,9 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use super::support::{A_WHILE, SOON, echo, echoed, expect_at_least, expect_closed, pair, soon};
+use super::support::{
+    A_WHILE, SOON, echo, echoed, expect_at_least, expect_closed, joined, pair, soon,
+};
 use crate::{JoinError, Runtime, select};
 
 /// "Waits for the output of a task."
@@ -18,6 +20,18 @@ pub async fn a_task_returns_its_output<R: Runtime>() {
     for (n, task) in tasks.into_iter().enumerate() {
         assert_eq!(task.await.unwrap(), n * n);
     }
+}
+
+/// "Starts a task on this thread and returns at once": the task has not run by then.
+pub async fn spawn_returns_before_the_task_runs<R: Runtime>() {
+    let runs = Rc::new(Cell::new(0));
+    let task = R::spawn({
+        let runs = Rc::clone(&runs);
+        async move { runs.set(runs.get() + 1) }
+    });
+    assert_eq!(runs.get(), 0, "the runs of the task when `spawn` returns");
+    joined::<R, _>("the task", task).await;
+    assert_eq!(runs.get(), 1, "the runs of the task in all");
 }
 
 /// "The task continues when the handle is dropped."

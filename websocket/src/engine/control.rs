@@ -1,6 +1,6 @@
 use std::cell::Cell;
 use std::fmt;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::timers::{TimerEvent, Timers};
 use crate::frame::{CONTROL_PAYLOAD_BYTES_MAX, Opcode};
@@ -194,6 +194,11 @@ impl Control {
     #[inline]
     pub(super) fn handle_message_progress(&self, is_under_way: bool) {
         self.timers.handle_message_progress(is_under_way);
+    }
+
+    /// See [`StreamConfig::message_timeout`](crate::StreamConfig::message_timeout).
+    pub(crate) const fn message_timeout(&self) -> Option<Duration> {
+        self.timers.message_timeout()
     }
 
     /// When the partially received message times out, if there is one.

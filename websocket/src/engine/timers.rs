@@ -121,6 +121,10 @@ impl Timers {
         self.message_at.set(is_under_way.then_some(began_at));
     }
 
+    pub(super) const fn message_timeout(&self) -> Option<Duration> {
+        self.message_timeout
+    }
+
     /// When the partially received message times out.
     #[inline]
     pub(super) fn message_deadline(&self) -> Option<Instant> {

@@ -9,7 +9,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use owned_io::{
-    ByteStream, Clock, IoBufMutExt, MemoryWait, OwnedRead, OwnedWriteExt, Pool, PoolBuf, Random,
+    ByteStream, Clock, IoBufMutExt, OwnedRead, OwnedWriteExt, Pool, PoolBuf, Random,
     ShutdownHandle, Spare, select, shutdown_after,
 };
 
@@ -569,10 +569,7 @@ impl<S: ByteStream> Upgraded<S> {
         let queue = Queue::new(sender, !is_server, buffers.clone(), &account, deflater);
         let mut receive_buffer =
             ReceiveBuffer::new(receiver, buffers.clone(), account.clone(), inflater);
-        let time_max = config.stream.message_timeout;
-        let waited = time_max.map_or_else(MemoryWait::default, MemoryWait::new);
-        let shared =
-            Shared::new::<R>(control, queue, write, connection, account, waited, is_server);
+        let shared = Shared::new::<R>(control, queue, write, connection, account, is_server);
         let shared = Rc::new(shared);
         receive_buffer.put_from(head, head_bytes);
         let incoming =

@@ -270,7 +270,7 @@ impl<H: OwnedRead> Incoming<H> {
 
     #[inline]
     fn handle_read(&mut self, read: io::Result<usize>) -> Result<(), Error> {
-        self.driver.shared.stop_waiting_for_memory();
+        self.driver.shared.stop_waiting_to_receive();
         let handled = self.driver.handle_read(read);
         if self.driver.is_ended() {
             self.receive_buffer.clear();

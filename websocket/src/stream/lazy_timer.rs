@@ -76,7 +76,13 @@ impl LazyTimer {
                 // accepts data.
                 Direction::Write => control.poll_write_timeout(),
             };
-            let Some(due) = due else { break };
+            let Some(due) = due else {
+                // The sleep may have ended. It would never wake anybody again.
+                self.armed = None;
+                // Nobody calls `recheck_by` for a half that only writes.
+                self.is_current = self.direction == Direction::Read;
+                break;
+            };
             match &mut self.armed {
                 Some((at, sleep)) if *at <= due => {
                     ready!(sleep.as_mut().poll(&mut Context::from_waker(&self.waker)));

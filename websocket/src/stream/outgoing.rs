@@ -78,7 +78,9 @@ impl Outgoing {
         fragment: Fragment,
         payload: &[u8],
     ) -> Result<(), crate::ProtocolError> {
-        self.shared.queue.borrow_mut().push_copy(&self.shared.control, fragment, payload)
+        self.shared.queue.borrow_mut().push_copy(&self.shared.control, fragment, payload)?;
+        self.shared.stop_waiting_to_send();
+        Ok(())
     }
 
     /// Queues a frame by reference, for large payloads and for payloads that go to many
@@ -92,7 +94,9 @@ impl Outgoing {
     /// # Errors
     /// As for [`write_fragment`](Self::write_fragment). The payload comes back.
     pub fn write_bytes(&mut self, fragment: Fragment, payload: Bytes) -> Result<(), Unsent> {
-        self.shared.queue.borrow_mut().push_bytes(&self.shared.control, fragment, payload)
+        self.shared.queue.borrow_mut().push_bytes(&self.shared.control, fragment, payload)?;
+        self.shared.stop_waiting_to_send();
+        Ok(())
     }
 
     /// Queues a frame that was encoded before, by reference, so that it can go to many connections.
@@ -102,7 +106,9 @@ impl Outgoing {
     /// As for [`write_fragment`](Self::write_fragment), and
     /// [`Misuse::NotMasked`](crate::Misuse::NotMasked) on a client.
     pub fn write_frame(&mut self, frame: &EncodedFrame) -> Result<(), crate::ProtocolError> {
-        self.shared.queue.borrow_mut().push_encoded(&self.shared.control, frame)
+        self.shared.queue.borrow_mut().push_encoded(&self.shared.control, frame)?;
+        self.shared.stop_waiting_to_send();
+        Ok(())
     }
 
     /// Waits until everything queued is written. That is one operation if the peer accepts all of
@@ -160,7 +166,9 @@ impl Outgoing {
     }
 
     /// Waits until a write that was refused with `error` may be tried again. Flushes; if the queue
-    /// is empty, waits until other connections release memory.
+    /// is empty, waits until other connections release memory. The
+    /// [`message_timeout`](crate::StreamConfig::message_timeout) bounds the time from the first of these
+    /// waits until a write succeeds.
     ///
     /// # Errors
     /// As for [`flush`](Self::flush). Returns `error` itself if it is neither [`Limit::Queue`] nor
@@ -168,7 +176,7 @@ impl Outgoing {
     /// [`Misuse::SentAfterClose`](crate::Misuse::SentAfterClose) when the connection begins to close.
     ///
     /// # Cancellation
-    /// Safe, see the [type](Self#cancellation).
+    /// Safe, see the [type](Self#cancellation). A wait that was dropped does not count for the next one.
     pub async fn wait_for_room(&mut self, error: crate::ProtocolError) -> Result<(), Error> {
         let is_empty = self.queued_bytes() == 0;
         match error {
@@ -180,10 +188,11 @@ impl Outgoing {
             crate::ProtocolError::Limit { limit: Limit::Memory, max, got } if got <= max => {
                 let control = &self.shared.control;
                 if control.state() != State::Open {
+                    self.shared.stop_waiting_to_send();
                     let closed = || crate::Misuse::SentAfterClose.into();
                     return Err(control.failure().unwrap_or_else(closed).into());
                 }
-                let mut waiting = pin!(self.shared.wait_for_memory());
+                let mut waiting = pin!(self.shared.wait_to_send());
                 poll_fn(|cx| {
                     // So that a close or an eviction ends the wait.
                     self.shared.writer.borrow_mut().register(Direction::Write, cx);

@@ -80,7 +80,7 @@ impl<H: OwnedRead> ReadDriver<H> {
 
     /// Waits until memory may have been released.
     pub(super) async fn wait_for_memory(&self) {
-        let mut waiting = pin!(self.shared.wait_for_memory());
+        let mut waiting = pin!(self.shared.wait_to_receive());
         poll_fn(|cx| poll_with_upkeep(&self.shared, waiting.as_mut(), cx)).await;
         self.shared.control.handle_read_pause((self.shared.clock.now)());
     }

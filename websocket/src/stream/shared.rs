@@ -28,6 +28,9 @@ pub(super) struct Shared {
     pub(super) clock: ClockFns,
     /// Why nothing can be written any more.
     write_error: Cell<Option<StickyError>>,
+    /// The wait for memory of the half that sends, from a refusal until a message is queued. Most connections never have
+    /// one.
+    send_wait: RefCell<Option<Box<MemoryWait>>>,
     /// A server ends the stream once the closing handshake is done (RFC 6455 7.1.1).
     is_server: bool,
     /// Whether our side of the stream has ended, or a job that ends it is running.
@@ -37,7 +40,8 @@ pub(super) struct Shared {
     pub(super) control: Control,
     pub(super) connection: ShutdownHandle,
     pub(super) account: MemoryAccount,
-    waited: MemoryWait,
+    /// The wait for memory of the half that receives.
+    receive_wait: MemoryWait,
     pub(super) subscriptions: Subscriptions,
 }
 
@@ -59,13 +63,14 @@ impl Shared {
         half: impl OwnedWrite + 'static,
         connection: ShutdownHandle,
         account: MemoryAccount,
-        waited: MemoryWait,
         is_server: bool,
     ) -> Self {
         let writer = WriteDriver::new(|slot| write_batches(half, slot));
         let timer = LazyTimer::new(Direction::Read, writer.waker().clone());
         account.wake_when_evicted(writer.waker().clone());
         Self {
+            receive_wait: memory_wait(&control),
+            send_wait: RefCell::new(None),
             control,
             queue: RefCell::new(queue),
             writer: RefCell::new(writer),
@@ -76,7 +81,6 @@ impl Shared {
             is_write_ended: Cell::new(false),
             has_subscriptions: Cell::new(false),
             account,
-            waited,
             subscriptions: Subscriptions::default(),
             write_error: Cell::new(None),
         }
@@ -211,11 +215,25 @@ impl Shared {
         }
     }
 
-    /// Waits until memory may have been released, so that a refused reservation can be tried again.
-    /// Fails the connection when it is evicted, or when the wait takes too long.
-    pub(super) async fn wait_for_memory(&self) {
+    /// Waits until memory may have been released, so that a refused reservation of the half that receives can be tried
+    /// again. Fails the connection when it is evicted, or when the wait takes too long.
+    pub(super) fn wait_to_receive(&self) -> impl Future<Output = ()> {
+        self.wait_for_memory(&self.receive_wait)
+    }
+
+    /// The same for the half that sends. Its wait ends when the future is dropped.
+    pub(super) async fn wait_to_send(&self) {
+        let waited = self.send_wait.take();
+        let waited = waited.unwrap_or_else(|| Box::new(memory_wait(&self.control)));
+        self.wait_for_memory(&waited).await;
+        if self.control.failure().is_none() {
+            self.send_wait.replace(Some(waited));
+        }
+    }
+
+    async fn wait_for_memory(&self, waited: &MemoryWait) {
         let ClockFns { now, sleep } = self.clock;
-        match self.waited.begin(&self.account, now(), sleep) {
+        match waited.begin(&self.account, now(), sleep) {
             _ if self.account.is_evicted() => {
                 let is_writing = self.writer.borrow().is_busy();
                 self.handle_eviction(is_writing);
@@ -227,17 +245,27 @@ impl Shared {
         }
     }
 
-    /// A reservation was granted after a refusal.
+    /// The half that receives has read: it has the memory for that.
     #[inline]
-    pub(super) fn stop_waiting_for_memory(&self) {
-        self.waited.end();
+    pub(super) fn stop_waiting_to_receive(&self) {
+        self.receive_wait.end();
+    }
+
+    /// A message was queued.
+    #[inline]
+    pub(super) fn stop_waiting_to_send(&self) {
+        if self.send_wait.borrow().is_some() {
+            self.send_wait.take();
+        }
     }
 
     /// Fails the connection, because others need the memory that it holds. The peer is told, unless
     /// a write is still waiting for it.
     #[cold]
     fn handle_eviction(&self, is_writing: bool) {
-        self.waited.end(); // the connection may linger, and must not limit others to their fair part meanwhile
+        // The connection may linger, and must not limit others to their fair part meanwhile.
+        self.receive_wait.end();
+        self.send_wait.take();
         if self.control.failure().is_some() {
             return;
         }
@@ -304,4 +332,9 @@ impl Shared {
         }
         batch
     }
+}
+
+/// A wait of at most the message timeout.
+fn memory_wait(control: &Control) -> MemoryWait {
+    control.message_timeout().map_or_else(MemoryWait::default, MemoryWait::new)
 }
