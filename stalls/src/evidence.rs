@@ -99,6 +99,9 @@ pub struct Look {
     pub never_served: Option<u64>,
     /// The listeners whose connections the program counted since the inspection before.
     pub counted: Vec<CountedConnections>,
+    /// The listeners whose accept loops wait on purpose, as the program says: see
+    /// [`Detector::accept_pauses`](crate::Detector::accept_pauses).
+    pub accept_pauses: Vec<SocketAddr>,
     /// Connections in TIME_WAIT in this network namespace.
     pub time_wait: Option<u64>,
     /// Local ports for outgoing connections.

@@ -35,6 +35,7 @@ pub(crate) struct Looker {
     epoch: Instant,
     gauges: Registry<Gauge>,
     counted_listeners: Registry<CountedListener>,
+    accept_pauses: Registry<CountedListener>,
     last_probe: LastProbe,
     files: Files,
     diag: SocketDiag,
@@ -103,6 +104,7 @@ impl Looker {
         epoch: Instant,
         gauges: Registry<Gauge>,
         counted_listeners: Registry<CountedListener>,
+        accept_pauses: Registry<CountedListener>,
         last_probe: LastProbe,
         connections_interval: Duration,
     ) -> Self {
@@ -110,6 +112,7 @@ impl Looker {
             epoch,
             gauges,
             counted_listeners,
+            accept_pauses,
             last_probe,
             files: Files::new(),
             diag: SocketDiag::default(),
@@ -195,6 +198,9 @@ impl Looker {
         (look.unread_connections, look.never_served) = (unread, never_served);
         look.counted = counted;
         self.look_at_rings(&mut look);
+        let paused = self.accept_pauses.map(|pauses| (pauses.addr, pauses.gauge.load()));
+        let is_paused = |(addr, loops): (SocketAddr, u64)| (loops > 0).then_some(addr);
+        look.accept_pauses = paused.into_iter().filter_map(is_paused).collect();
         look
     }
 
@@ -326,7 +332,7 @@ impl Looker {
             .collect();
         let counted = self.counted_max.iter().map(|(listener, most)| CountedConnections {
             addr: *listener,
-            open: old.iter().filter(|at| is_same(*listener, **at)).count() as u64,
+            open: old.iter().filter(|at| socket::is_same(*listener, **at)).count() as u64,
             counted_max: *most,
         });
         self.connections = Connections {
@@ -374,11 +380,6 @@ fn listener_of(connection: &socket::Socket, listening_at: &[SocketAddr]) -> Opti
     };
     let is_exact = |addr: &&SocketAddr| !addr.ip().to_canonical().is_unspecified();
     listening_at.iter().filter(is_meant).max_by_key(is_exact).copied()
-}
-
-/// Without the scope of an IPv6 address, which `sock_diag` does not have in it.
-fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
-    (one.ip(), one.port()) == (other.ip(), other.port())
 }
 
 /// Whether the peer has sent, and this process has neither read a byte of the connection nor sent one.
@@ -513,9 +514,26 @@ mod tests {
         assert_eq!(inspect(&mut looker), None);
     }
 
-    fn looker() -> Looker {
-        let (gauges, counted_listeners) = (Registry::default(), Registry::default());
-        let hour = Duration::from_secs(3_600);
-        Looker::new(Instant::now(), gauges, counted_listeners, LastProbe::default(), hour)
+    #[test]
+    fn accept_loops_that_wait_on_purpose() {
+        let mut looker = looker();
+        let addr = ([127, 0, 0, 1], 80).into();
+        let gauge = Gauge::new("pauses", None);
+        let pauses = CountedListener { addr, gauge: gauge.clone() };
+        assert!(looker.accept_pauses.add(pauses, 1));
+        assert!(looker.look(false).accept_pauses.is_empty());
+        let loops = [gauge.count(), gauge.count()];
+        assert_eq!(looker.look(false).accept_pauses, [addr]);
+        drop(loops);
+        assert!(looker.look(false).accept_pauses.is_empty());
     }
+
+    fn looker() -> Looker {
+        let listeners = [Registry::default(), Registry::default()];
+        let [counted_listeners, accept_pauses] = listeners;
+        let (gauges, probe, hour) = (Registry::default(), LastProbe::default(), HOUR);
+        Looker::new(Instant::now(), gauges, counted_listeners, accept_pauses, probe, hour)
+    }
+
+    const HOUR: Duration = Duration::from_secs(3_600);
 }

@@ -136,6 +136,7 @@ impl<'a> Watchdog<'a> {
             shared.epoch,
             shared.gauges.clone(),
             shared.counted_listeners.clone(),
+            shared.accept_pauses.clone(),
             Arc::clone(&shared.last_probe),
             shared.config.connections_interval,
         );

@@ -2,7 +2,7 @@
 
 use super::{Class, Confidence, Finding};
 use crate::evidence::{Evidence, Listener, Look, ProbeOutcome};
-use crate::proc::socket::is_at;
+use crate::proc::socket::{is_at, is_same};
 
 /// How many probes in a row must get no byte. One may have met a busy server.
 const SILENT_PROBES_MIN: u32 = 2;
@@ -82,6 +82,9 @@ fn full_listener(evidence: &Evidence) -> Option<(&Listener, String)> {
 }
 
 /// The queue does not get empty while the loop runs. While entries are not submitted, accepts are not either.
+///
+/// A program that is at a limit of its own accepts nobody on purpose, and its queue looks the same but for one thing:
+/// clients who wait do not come again, so its length often stays the same.
 pub(super) fn starvation(evidence: &Evidence) -> Option<Finding> {
     if super::ring::waiting_entries(evidence).is_some() {
         return None;
@@ -94,6 +97,7 @@ pub(super) fn starvation(evidence: &Evidence) -> Option<Finding> {
     // In a busy server, too, connections wait at most looks. But their number goes up and down within these seconds.
     let is_standing =
         run.len() == evidence.looks.len() && run.windows(2).all(|pair| pair[0].1 <= pair[1].1);
+    let is_constant = last.1 < listener.backlog && run.iter().all(|it| it.1 == last.1);
     let probe = evidence.looks.last()?.probe.as_ref();
     let is_probe_late = probe.is_some_and(|probe| {
         probe.took_ms >= probe.limit_ms
@@ -102,8 +106,9 @@ pub(super) fn starvation(evidence: &Evidence) -> Option<Finding> {
     });
     let confidence = match is_probe_late {
         true => Confidence::Certain,
-        false if is_full || is_standing => Confidence::Likely,
-        false => return None,
+        false if !is_full && !is_standing => return None,
+        false if is_constant => Confidence::Possible,
+        false => Confidence::Likely,
     };
     let mut sentences = vec![format!(
         "The accept queue of {} was never empty for {} ms: {} connections at the looks, of {}.",
@@ -121,7 +126,8 @@ pub(super) fn starvation(evidence: &Evidence) -> Option<Finding> {
         confidence,
         evidence: sentences,
         cure: "Accept more than one connection for each iteration of the event loop: accept until the queue is empty \
-               whenever the listener is readable, or keep 64 accepts pending."
+               whenever the listener is readable, or keep 64 accepts pending. If a limit of the program holds these \
+               connections back, raise it, or tell the detector (Detector::accept_pauses)."
             .into(),
     })
 }
@@ -192,11 +198,15 @@ fn silent_probes(evidence: &Evidence) -> Option<String> {
 }
 
 /// A listener whose queue was non-empty at the last looks, for long enough; and when each of these was, with its
-/// length. Looks before the end of a standstill are left out.
+/// length. Looks before the end of a standstill, or of a pause that the program told of, are left out.
 fn stuck_listener(evidence: &Evidence) -> Option<(&Listener, Vec<(u64, u32)>)> {
     let stands = |look: &Look| look.heart_late_ms.is_some_and(|late| late >= STANDSTILL_MS);
+    let pauses = |look: &Look, listener: &Listener| {
+        look.accept_pauses.iter().any(|addr| is_same(*addr, listener.addr))
+    };
     let run = |listener: &Listener| {
-        let running = evidence.looks.iter().rev().take_while(|look| !stands(look));
+        let looks = evidence.looks.iter().rev();
+        let running = looks.take_while(|look| !stands(look) && !pauses(look, listener));
         let lengths = running.map_while(|look| {
             let then = look.listeners.iter().find(|then| then.inode == listener.inode)?;
             (then.queue > 0).then_some((look.at_ms, then.queue))
@@ -284,6 +294,34 @@ mod tests {
         assert_eq!(class(&[3, 5, 2, 7, 9, 9, 10, 11]), Class::Unknown, "it is served");
         assert_eq!(class(&[0, 0, 0, 0, 400, 700]), Class::Unknown, "too short");
         assert_eq!(class(&[100, 400, 700, 900, 1_025, 0]), Class::Unknown, "it is over");
+    }
+
+    /// So is a server that is at its limit of connections: those who wait to be accepted do not come again.
+    #[test]
+    fn a_queue_that_stays_the_same_may_be_held_back_on_purpose() {
+        let found = |lengths: &[u32]| {
+            let verdict = judge(&queue(lengths));
+            (verdict.class(), verdict.confidence())
+        };
+        assert_eq!(found(&[1; 8]), (Class::AcceptStarvation, Confidence::Possible));
+        assert_eq!(found(&[600; 8]), (Class::AcceptStarvation, Confidence::Possible));
+        assert_eq!(found(&[0, 0, 0, 600, 600, 600]).1, Confidence::Possible);
+        assert_eq!(found(&[1_025; 8]), (Class::AcceptStarvation, Confidence::Likely), "it is full");
+        assert_eq!(found(&[1, 1, 1, 2, 2, 2, 2, 2]).1, Confidence::Likely, "more come");
+        let text = judge(&queue(&[1; 8])).to_string();
+        assert!(text.contains("If a limit of the program"), "{text}");
+    }
+
+    #[test]
+    fn a_pause_that_the_program_told_of_explains_its_queue() {
+        let mut evidence = queue(&[3, 100, 400, 700, 900]);
+        assert_eq!(judge(&evidence).class(), Class::AcceptStarvation);
+        evidence.looks[1].accept_pauses = vec![([127, 0, 0, 1], 81).into()];
+        assert_eq!(judge(&evidence).class(), Class::AcceptStarvation, "of another listener");
+        evidence.looks[1].accept_pauses = vec![([127, 0, 0, 1], 80).into()];
+        assert_eq!(judge(&evidence).class(), Class::AcceptStarvation, "it ended 1 s before");
+        evidence.looks[3].accept_pauses = vec![([127, 0, 0, 1], 80).into()];
+        assert_eq!(judge(&evidence).class(), Class::Unknown);
     }
 
     #[test]
