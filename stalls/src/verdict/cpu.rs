@@ -19,14 +19,13 @@ pub(super) fn is_running(evidence: &Evidence, thread: &Thread) -> bool {
 /// The scheduler's figures say that the thread was ready to run and got no CPU.
 pub(super) fn waiting_for_cpu(evidence: &Evidence) -> Option<Finding> {
     let late_ms = evidence.late_ms?;
-    let thread = evidence.threads.iter().max_by_key(|thread| share(thread.waited_ms, thread))?;
+    let waits = |thread: &&Thread| waited_percent(thread, late_ms);
+    let thread = evidence.threads.iter().max_by_key(waits)?;
     let (throttled_us, covered_ms) = difference(evidence, |look| look.throttled_us);
     let (steal_ticks, _) = difference(evidence, |look| look.steal_ticks);
     let is_throttled = (throttled_us / 1_000).saturating_mul(100)
         >= covered_ms.max(1).saturating_mul(MOSTLY_PERCENT);
-    // The window begins a little before the stall.
-    let waited_ms = thread.waited_ms?;
-    let waited = waited_ms.saturating_mul(100) / thread.window_ms.min(late_ms).max(1);
+    let (waited_ms, waited) = (waited_ms(thread, late_ms)?, waited_percent(thread, late_ms));
     let is_cause = late_ms.saturating_sub(waited_ms) < evidence.threshold_ms && waited >= 20;
     if waited < MOSTLY_PERCENT && !is_cause && !(is_throttled && waited > 0) {
         return None;
@@ -52,6 +51,19 @@ pub(super) fn waiting_for_cpu(evidence: &Evidence) -> Option<Finding> {
         evidence: sentences,
         cure: cure.into(),
     })
+}
+
+/// How long a thread waited for a CPU within the stall, at least: the window may begin up to a second before, and the
+/// waits may have been then.
+fn waited_ms(thread: &Thread, late_ms: u64) -> Option<u64> {
+    let before_ms = thread.window_ms.saturating_sub(late_ms);
+    Some(thread.waited_ms?.saturating_sub(before_ms))
+}
+
+/// That in percent of the stall, or of the part of it that the window covers.
+fn waited_percent(thread: &Thread, late_ms: u64) -> u64 {
+    let waited_ms = waited_ms(thread, late_ms).unwrap_or(0);
+    waited_ms.saturating_mul(100) / thread.window_ms.min(late_ms).max(1)
 }
 
 /// Whether a stall may be load alone: the thread runs, the stall is short, and nothing shows that the thread stays in
@@ -205,6 +217,25 @@ mod tests {
         assert_eq!(judge(&evidence).class(), Class::ConnectionOwnsWorker);
         evidence.threads[0].stacks[4] = evidence.threads[0].stacks[3].clone();
         assert_eq!(judge(&evidence).class(), Class::SelfWakingTask);
+    }
+
+    /// The counters before the stall may be a second old: then the waits may have been before it.
+    #[test]
+    fn waits_before_the_stall_do_not_explain_it() {
+        let found = |window_ms: u64, waited_ms: u64| {
+            let thread = format!(
+                r#"{{"state": "S", "window_ms": {window_ms}, "ran_ms": 1, "waited_ms": {waited_ms},
+                    "syscall": {{"number": 0, "name": "read", "first_argument": 9, "sp": 0, "pc": 0}}}}"#
+            );
+            let text = format!(r#"{{"late_ms": 60, "threshold_ms": 50, "threads": [{thread}]}}"#);
+            let verdict = judge(&serde_json::from_str(&text).unwrap());
+            (verdict.class(), verdict.has(Class::WaitingForCpu))
+        };
+        for waited_ms in [12, 48, 1_000] {
+            assert_eq!(found(1_060, waited_ms), (Class::BlockedLoop, false), "{waited_ms}");
+        }
+        assert!(found(1_060, 1_050).1, "some of it was in the stall");
+        assert_eq!(found(60, 48), (Class::WaitingForCpu, true));
     }
 
     /// 16,000 connections that are ready take 120 ms, and no connection owns the worker.
