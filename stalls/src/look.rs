@@ -54,6 +54,9 @@ pub(crate) struct Looker {
     listening_at: Vec<SocketAddr>,
     /// `fdinfo` of each ring.
     rings: HashMap<u32, OpenFile>,
+    /// Whether connections were inspected since the start, or since they were forgotten: then there is something to
+    /// compare the next inspection with.
+    is_comparing: bool,
     /// Connections at the last inspection that were closed by their peers alone.
     close_wait: HashSet<u32>,
     /// Those that had bytes to read.
@@ -127,6 +130,7 @@ impl Looker {
             families: Vec::new(),
             listening_at: Vec::new(),
             rings: HashMap::new(),
+            is_comparing: false,
             close_wait: HashSet::new(),
             unread: HashSet::new(),
             accepted: HashSet::new(),
@@ -335,11 +339,13 @@ impl Looker {
             open: old.iter().filter(|at| socket::is_same(*listener, **at)).count() as u64,
             counted_max: *most,
         });
+        let is_comparing = std::mem::replace(&mut self.is_comparing, true);
+        let compared = |count: usize| is_comparing.then_some(count as u64);
         self.connections = Connections {
             close_wait: Some(close_wait.len() as u64),
-            close_wait_old: Some(close_wait.intersection(&self.close_wait).count() as u64),
-            unread: Some(unread_old.len() as u64),
-            never_served: never_served.as_ref().map(|waiting| waiting.len() as u64),
+            close_wait_old: compared(close_wait.intersection(&self.close_wait).count()),
+            unread: compared(unread_old.len()),
+            never_served: never_served.as_ref().and_then(|waiting| compared(waiting.len())),
             counted: counted.collect(),
         };
         self.accepted = accepted.into_keys().collect();
@@ -365,6 +371,7 @@ impl Looker {
     /// Forgets what was seen of connections: a stalled event loop neither reads nor closes any.
     pub(crate) fn forget_connections(&mut self) {
         self.connections = Connections::default();
+        self.is_comparing = false;
         self.close_wait.clear();
         self.unread.clear();
         self.accepted.clear();
@@ -471,6 +478,21 @@ mod tests {
         }
         looker.forget_connections();
         assert_eq!(found(looker.look(false)), [None; 4]);
+    }
+
+    /// Nothing is known to be over before there is something to compare with.
+    #[test]
+    fn the_first_inspection_compares_nothing() {
+        let mut looker = looker();
+        let inspect = |looker: &mut Looker| {
+            looker.connections_inspected = None;
+            let look = looker.look(false);
+            [look.close_wait_old, look.unread_connections, look.never_served].map(|it| it.is_some())
+        };
+        assert_eq!(inspect(&mut looker), [false; 3]);
+        assert_eq!(inspect(&mut looker), [true; 3]);
+        looker.forget_connections();
+        assert_eq!(inspect(&mut looker), [false; 3]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The watchdog: looks at the hearts, examines what stalls, and says what it is.
 
 mod budget;
+mod process;
 mod threads;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -19,7 +20,7 @@ use crate::look::Looker;
 use crate::pool::PoolThread;
 use crate::report::Message;
 use crate::stack::{ThreadRef, signal};
-use crate::verdict::{Class, Confidence, judge};
+use crate::verdict::{Class, judge};
 use budget::MinuteBudget;
 use threads::Active;
 
@@ -32,8 +33,6 @@ const LOOKS: usize = 8;
 const EXAMINATIONS_MAX: u32 = 120;
 /// How many stacks of a thread are kept over the reports of one stall.
 const STACKS_MAX: usize = 16;
-/// An incident of the process is over when so many looks in a row do not show it.
-const ABSENT_LOOKS: u32 = 2;
 /// The pause after the first panic of the watchdog. Each is twice as long as the one before, up to the longest, so
 /// that a panic that repeats costs little.
 const AFTER_PANIC: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 500 });
@@ -323,40 +322,6 @@ impl<'a> Watchdog<'a> {
         if is_needed {
             let (baseline, taken) = (Baseline::of(thread), Instant::now());
             self.baselines.insert(heart.id, HeartBaseline { baseline, taken, silent_since });
-        }
-    }
-
-    /// Judges the looks alone: they show what does not stop a heart.
-    fn check_process(&mut self) {
-        let is_heart_late = self.open.keys().any(|subject| matches!(subject, Subject::Heart(_)));
-        let evidence = self.evidence(None);
-        let mut found = Vec::new();
-        // While a heart is late, the looks are evidence of its stall.
-        if is_heart_late {
-            self.looker.forget_connections();
-        } else {
-            found = judge(&evidence).findings;
-            found.retain(|finding| {
-                finding.class != Class::Unknown && finding.confidence >= Confidence::Likely
-            });
-        }
-        let known: Vec<Subject> = self.open.keys().copied().collect();
-        for subject in known {
-            let Subject::Process(class) = subject else { continue };
-            let is_there = found.iter().any(|finding| finding.class == class);
-            let Some(open) = self.open.get_mut(&subject) else { continue };
-            open.absent_looks = if is_there { 0 } else { open.absent_looks + 1 };
-            if open.absent_looks >= ABSENT_LOOKS {
-                self.close(subject, None);
-            }
-        }
-        for finding in found {
-            let subject = Subject::Process(finding.class);
-            let lasted =
-                self.open.get(&subject).map_or(Duration::ZERO, |open| open.began.elapsed());
-            if self.is_report_due(subject, lasted) {
-                self.report(subject, "", lasted, 0, evidence.clone());
-            }
         }
     }
 
