@@ -325,6 +325,26 @@ mod tests {
         assert!(began.elapsed() < STOP_LIMIT, "the other threads end, too");
     }
 
+    /// A runtime that leaks its tasks never drops the heart.
+    #[test]
+    fn a_heart_whose_thread_has_ended_is_watched_no_more() {
+        let detector = Detector::start(Config::default()).unwrap();
+        let leak = |stall: Duration| {
+            let watched = detector.clone();
+            let leaks = move || {
+                let heart = watched.watch_current_thread("leaked");
+                heart.beat();
+                std::thread::sleep(stall);
+                std::mem::forget(heart);
+            };
+            std::thread::spawn(leaks).join().unwrap();
+            wait_for("the end of its watch", || detector.snapshot().workers.is_empty());
+        };
+        leak(Duration::ZERO);
+        leak(Duration::from_millis(300));
+        wait_for("the end of its stall", || detector.incidents().iter().all(|it| !it.is_ongoing));
+    }
+
     fn wait_for(what: &str, is_there: impl Fn() -> bool) {
         let until = Instant::now() + Duration::from_secs(30);
         while !is_there() {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::detector::Shared;
 use crate::evidence::{Evidence, Look};
-use crate::examine::{Baseline, Examiner};
+use crate::examine::{Baseline, Examiner, has_ended};
 use crate::heart::HeartState;
 use crate::incident::Incident;
 use crate::look::Looker;
@@ -265,13 +265,18 @@ impl<'a> Watchdog<'a> {
         if self.open.get(&subject).is_some_and(|open| open.late_beats != late_beats) {
             self.close(subject, Some(last_late)); // the heart has beaten since, and knows how late
         }
+        let late = heart.late().map_or(Duration::ZERO, |(_, late)| late);
+        let is_late = late >= self.shared.config.threshold;
+        if is_late && heart.thread.as_ref().is_some_and(has_ended) {
+            // Its runtime has leaked the task that beats it, so it is never dropped.
+            heart.is_gone.store(true, Release);
+        }
         if heart.is_gone.load(Acquire) {
             self.close(subject, None);
             self.baselines.remove(&key);
             return;
         }
-        let late = heart.late().map_or(Duration::ZERO, |(_, late)| late);
-        if late < self.shared.config.threshold {
+        if !is_late {
             // The beat may be stored, and not yet counted as late.
             let (late_beats_now, last_late) = heart.late_beats();
             self.close(subject, (late_beats_now != late_beats).then_some(last_late));
