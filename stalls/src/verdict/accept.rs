@@ -100,7 +100,11 @@ pub(super) fn starvation(evidence: &Evidence) -> Option<Finding> {
     let is_constant = last.1 < listener.backlog && run.iter().all(|it| it.1 == last.1);
     let probe = evidence.looks.last()?.probe.as_ref();
     let is_probe_late = probe.is_some_and(|probe| {
-        probe.took_ms >= probe.limit_ms
+        // A probe that met a standstill, or was long ago, tells nothing of this queue.
+        let ended_ms = probe.at_ms.saturating_add(probe.took_ms);
+        let in_vain_ms = ended_ms.saturating_sub(probe.at_ms.max(first.0));
+        in_vain_ms >= probe.limit_ms.min(STUCK_MS_MIN)
+            && probe.took_ms >= probe.limit_ms
             && probe.outcome != ProbeOutcome::Refused
             && probe.outcome != ProbeOutcome::Failed
     });
@@ -181,11 +185,19 @@ fn silent_probes(evidence: &Evidence) -> Option<String> {
     let probe = last.probe.as_ref()?;
     let is_probed = |listener: &&Listener| is_at(listener.addr, probe.addr);
     let is_ours = last.listeners.iter().any(|listener| is_probed(&listener));
+    // While the probe waited, the loop ran and had nobody left to accept. One that stood still answers nobody.
+    let was_served = evidence.looks.iter().any(|look| {
+        let waited_since = look.at_ms.checked_sub(probe.at_ms);
+        waited_since.is_some_and(|ms| ms <= probe.took_ms)
+            && look.heart_late_ms.is_none()
+            && look.listeners.iter().filter(is_probed).all(|listener| listener.queue == 0)
+    });
     let looks = evidence.looks.iter().rev().take(2);
     let mut probed = looks.flat_map(|look| look.listeners.iter().filter(is_probed));
     if probe.outcome != ProbeOutcome::NoByte
         || probe.silent < SILENT_PROBES_MIN
         || !is_ours
+        || !was_served
         || !probed.all(|listener| listener.queue == 0)
     {
         return None;
@@ -343,6 +355,25 @@ mod tests {
         let verdict = judge(&evidence);
         let found = (verdict.class(), verdict.confidence());
         assert_eq!(found, (Class::AcceptStarvation, Confidence::Certain));
+    }
+
+    /// The loop stood still until 4 s, and the probe before that got no answer.
+    #[test]
+    fn a_probe_of_before_does_not_make_it_certain() {
+        let confidence = |at_ms: u64, took_ms: u64| {
+            let mut evidence = queue(&[0, 0, 0, 3, 5, 4]);
+            evidence.looks.iter_mut().for_each(|look| look.at_ms += 4_000);
+            let probe = format!(
+                r#"{{"addr": "127.0.0.1:80", "at_ms": {at_ms}, "took_ms": {took_ms}, "limit_ms": 1000,
+                    "outcome": "NoByte", "silent": 1}}"#
+            );
+            evidence.looks[5].probe = Some(serde_json::from_str(&probe).unwrap());
+            judge(&evidence).confidence()
+        };
+        assert_eq!(confidence(5_500, 1_000), Confidence::Certain);
+        assert_eq!(confidence(3_000, 3_500), Confidence::Certain, "1 s of it was in this queue");
+        assert_eq!(confidence(3_000, 3_000), Confidence::Possible, "a busy server");
+        assert_eq!(confidence(1_000, 1_000), Confidence::Possible, "a busy server");
     }
 
     #[test]
