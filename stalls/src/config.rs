@@ -36,7 +36,7 @@ pub struct Config {
     /// Default 32. One takes tens of KB, and some MB if 16 threads of a pool have 16 stacks each.
     pub incidents_max: usize,
     /// How many reports are written in a minute. Default 30. Further ones are counted, and the next names the number.
-    /// The end of a stall that was reported is not counted, and always written.
+    /// The end of a stall that was reported is not counted, and always written. Metrics count each stall.
     pub reports_per_minute: u32,
     /// A connection from outside the loop, now and then. Default none.
     pub probe: Option<Probe>,

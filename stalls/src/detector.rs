@@ -80,7 +80,7 @@ impl Detector {
         let (sender, receiver) = sync_channel(report::WAITING_MAX);
         // The new threads inherit that from their first instruction on.
         let _blocked = BlockedSignals::new();
-        threads.spawn("stalls-report", move |_| report::run(&receiver))?;
+        threads.spawn("stalls-report", move |shared| report::run(&receiver, &shared))?;
         threads.spawn("stalls", move |shared| watchdog::run(&shared, &sender))?;
         threads.spawn("stalls-ticks", move |shared| ticks::run(&shared))?;
         if let Some(probe) = shared.config.probe.clone() {

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::{Duration, Instant};
 
 use crate::detector::Shared;
@@ -33,6 +33,9 @@ const LOOKS: usize = 8;
 const EXAMINATIONS_MAX: u32 = 120;
 /// How many stacks of a thread are kept over the reports of one stall.
 const STACKS_MAX: usize = 16;
+/// How many ends of stalls wait for a reporter that has fallen behind. Each takes about 1 KB. Further ones are counted and
+/// lost.
+const ENDS_MAX: usize = 1_024;
 /// The pause after the first panic of the watchdog. Each is twice as long as the one before, up to the longest, so
 /// that a panic that repeats costs little.
 const AFTER_PANIC: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 500 });
@@ -66,7 +69,7 @@ fn close_open_incidents(shared: &Shared, reports: &SyncSender<Message>) {
     for incident in left {
         let incident = Arc::new(Incident { is_ongoing: false, ..Incident::clone(&incident) });
         shared.incidents.update(Arc::clone(&incident));
-        let _ = reports.try_send(Message::Report(incident, 0));
+        let _ = reports.try_send(Message { incident, event: Some(0) });
     }
 }
 
@@ -123,6 +126,8 @@ struct Watchdog<'a> {
     /// what has gone must not stay here.
     hearts: Vec<Arc<HeartState>>,
     pool_threads: Vec<Arc<PoolThread>>,
+    /// Ends that the reporter has not taken.
+    ends: VecDeque<Message>,
     ids: u64,
     budget: MinuteBudget,
     examinations: MinuteBudget,
@@ -158,6 +163,7 @@ impl<'a> Watchdog<'a> {
             open: HashMap::new(),
             hearts: Vec::new(),
             pool_threads: Vec::new(),
+            ends: VecDeque::new(),
             ids: shared.incidents.all().iter().map(|incident| incident.id).max().unwrap_or(0),
             budget: MinuteBudget::new(shared.config.reports_per_minute),
             examinations: MinuteBudget::new(EXAMINATIONS_MAX),
@@ -232,8 +238,7 @@ impl<'a> Watchdog<'a> {
             self.shared.pool_threads.retain(|thread| !thread.is_gone.load(Acquire));
             self.forget_removed();
             self.examiner.drop_unused_symbols();
-            #[cfg(feature = "metrics")]
-            let _ = self.reports.try_send(Message::Workers(self.shared.workers()));
+            self.send_again();
         }
     }
 
@@ -417,17 +422,45 @@ impl<'a> Watchdog<'a> {
         for subject in known {
             self.close(subject, None);
         }
+        self.send_again();
     }
 
-    /// Keeps an incident, and reports it if the budget has something left, or in any case if `is_free`. Whether it was
-    /// reported.
+    /// Keeps an incident, and sends it to the reporter: as an event if the budget has something left, or in any case if
+    /// `is_free`. Whether it is an event.
     fn publish(&mut self, incident: &Incident, is_free: bool) -> bool {
         let incident = Arc::new(incident.clone());
         self.shared.incidents.update(Arc::clone(&incident));
-        let message = Message::Report(incident, self.budget.suppressed);
-        let is_reported = (is_free || self.budget.take()) && self.reports.try_send(message).is_ok();
+        let is_event = is_free || self.budget.take();
+        let event = is_event.then_some(self.budget.suppressed);
+        let is_reported = self.send(Message { incident, event }) && is_event;
         self.budget.suppressed = if is_reported { 0 } else { self.budget.suppressed + 1 };
         is_reported
+    }
+
+    /// Whether the reporter has the message, or will have it. If it has fallen behind, because a subscriber blocks, an
+    /// end waits here: a stall that was reported must not last for ever in the log and in metrics.
+    fn send(&mut self, message: Message) -> bool {
+        match self.reports.try_send(message) {
+            Ok(()) => true,
+            Err(TrySendError::Full(Message { incident, event }))
+                if !incident.is_ongoing && self.ends.len() < ENDS_MAX =>
+            {
+                let evidence = Evidence::default(); // an end says nothing of it
+                let incident = Arc::new(Incident { evidence, ..Incident::clone(&incident) });
+                self.ends.push_back(Message { incident, event });
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Sends the ends that wait, as far as the reporter takes them.
+    fn send_again(&mut self) {
+        while let Some(message) = self.ends.pop_front() {
+            if let Err(TrySendError::Full(message)) = self.reports.try_send(message) {
+                return self.ends.push_front(message);
+            }
+        }
     }
 }
 
