@@ -112,9 +112,9 @@ pub struct Look {
     pub probe: Option<ProbeResult>,
     /// Time that some task of the machine waited for memory, in microseconds since boot.
     pub memory_pressure_us: Option<u64>,
-    /// Time that the hypervisor ran others, in clock ticks of 10 ms.
+    /// Time that the hypervisor ran others, in clock ticks of 10 ms, over all CPUs.
     pub steal_ticks: Option<u64>,
-    /// Time that the quota of the cgroup stopped this process, in microseconds.
+    /// Time that the quota of the cgroup stopped its threads, in microseconds, over all CPUs.
     pub throttled_us: Option<u64>,
 }
 
