@@ -39,10 +39,14 @@ fn blocked_threads(evidence: &Evidence) -> impl Iterator<Item = &Thread> {
     evidence.threads.iter().filter(is_blocked)
 }
 
-/// Blocked in a write to a standard stream, or waiting for the lock of one.
+/// Blocked in a write to a standard stream, or waiting for the lock of one. Of a pool, one thread may be.
 pub(super) fn blocked_log(evidence: &Evidence) -> Option<Finding> {
     evidence.late_ms?;
-    let thread = blocked_threads(evidence).next()?;
+    // Of threads that are equally sure, the first.
+    blocked_threads(evidence).filter_map(blocking_log).min_by_key(|it| Reverse(it.confidence))
+}
+
+fn blocking_log(thread: &Thread) -> Option<Finding> {
     let call = thread.syscall.as_ref();
     let name = call.and_then(|call| call.name.as_deref());
     let is_write = matches!(name, Some("write" | "writev"));
@@ -133,16 +137,16 @@ fn is_in_fault(thread: &Thread) -> bool {
 /// A blocking call, or a long computation.
 pub(super) fn blocked_loop(evidence: &Evidence) -> Option<Finding> {
     evidence.late_ms?;
-    let is_explained = |thread: &&Thread| {
-        is_in_fault(thread) && waits_for_memory(evidence, thread) > Some(Confidence::Possible)
+    // The other classes say more of such a thread.
+    let is_explained = |thread: &Thread| {
+        blocking_log(thread).is_some()
+            || is_in_fault(thread)
+                && waits_for_memory(evidence, thread) > Some(Confidence::Possible)
     };
     let blocked = blocked_threads(evidence).filter(|thread| !is_explained(thread));
     // Of threads that are equally sure, the first.
-    match blocked.map(blocking_call).min_by_key(|found| Reverse(found.confidence)) {
-        Some(_) if blocked_log(evidence).is_some() => None, // it says more
-        Some(found) => Some(found),
-        None => computation(evidence),
-    }
+    let found = blocked.map(blocking_call).min_by_key(|found| Reverse(found.confidence));
+    found.or_else(|| computation(evidence))
 }
 
 fn blocking_call(thread: &Thread) -> Finding {
@@ -244,6 +248,16 @@ mod tests {
 
     fn memory(confidence: Confidence) -> (Class, Confidence) {
         (Class::MemoryPressure, confidence)
+    }
+
+    /// Others may be blocked in other calls.
+    #[test]
+    fn a_thread_of_a_pool_that_is_blocked_on_its_log() {
+        let mut log = blocked_in(1, 0);
+        (log["syscall"]["name"], log["syscall"]["first_argument"]) = (json!("write"), json!(2));
+        let both = [(Class::BlockedLog, Confidence::Certain), BLOCKED];
+        assert_eq!(found(&[log.clone(), blocked_in(0, 0)], 0), both);
+        assert_eq!(found(&[blocked_in(0, 0), log], 0), both);
     }
 
     #[test]
