@@ -29,6 +29,9 @@ const MACHINE_LOOKS: u32 = 4;
 /// doubles from the first value to the second, since a program opens its listeners soon after the detector starts.
 const INSPECT_INTERVAL: Duration = Duration::from_millis(500);
 const INSPECT_INTERVAL_MAX: Duration = Duration::from_secs(10);
+/// How often they are inspected at most while a heart is late: each stall has a look, and many short ones may follow each
+/// other when there is least time for it.
+const INSPECT_INTERVAL_URGENT: Duration = Duration::from_secs(1);
 
 /// Takes looks. Belongs to the thread of the watchdog.
 pub(crate) struct Looker {
@@ -152,7 +155,8 @@ impl Looker {
         looker
     }
 
-    /// One look. `is_urgent`: a heart is late, and everything but connections is looked at.
+    /// One look. `is_urgent`: a heart is late, and everything but connections is looked at; descriptors are if that was a
+    /// second ago.
     pub(crate) fn look(&mut self, is_urgent: bool) -> Look {
         let probe = self.last_probe.try_lock().ok().and_then(|probe| probe.clone());
         let netstat = self.files.netstat.read(&mut self.buf);
@@ -181,16 +185,16 @@ impl Looker {
             |last: Option<Instant>, interval| last.is_none_or(|last| last.elapsed() >= interval);
         let are_connections_due = is_over(self.connections_inspected, self.connections_interval);
         let is_due = is_over(self.inspected, self.inspect_interval);
-        if is_due {
-            if self.inspected.is_some() {
-                self.inspect_interval = (self.inspect_interval * 2).min(INSPECT_INTERVAL_MAX);
-            }
+        let is_urgent_due = is_urgent && is_over(self.inspected, INSPECT_INTERVAL_URGENT);
+        if is_due && self.inspected.is_some() {
+            self.inspect_interval = (self.inspect_interval * 2).min(INSPECT_INTERVAL_MAX);
+        }
+        let is_inspecting = is_due || is_urgent_due || are_connections_due;
+        if is_inspecting {
+            self.inspect_descriptors();
             self.inspected = Some(Instant::now());
         }
-        if is_due || is_urgent || are_connections_due {
-            self.inspect_descriptors();
-        }
-        self.look_at_listeners(&mut look, is_due || is_urgent);
+        self.look_at_listeners(&mut look, is_inspecting);
         self.count_connections();
         if are_connections_due {
             self.inspect_connections();
@@ -534,6 +538,25 @@ mod tests {
         assert_eq!(inspect(&mut looker), Some(1));
         looker.forget_connections();
         assert_eq!(inspect(&mut looker), None);
+    }
+
+    /// Many short stalls follow each other when there is least time for it.
+    #[test]
+    fn descriptors_are_inspected_once_in_a_second_of_urgent_looks() {
+        let mut looker = looker();
+        looker.connections_inspected = Some(Instant::now());
+        looker.inspect_interval = HOUR;
+        looker.look(true);
+        let inspected = looker.inspected;
+        assert!(inspected.is_some());
+        (0..3).for_each(|_| drop(looker.look(true)));
+        assert_eq!(looker.inspected, inspected);
+        looker.inspected = Instant::now().checked_sub(INSPECT_INTERVAL_URGENT);
+        let before = looker.inspected;
+        looker.look(false);
+        assert_eq!(looker.inspected, before);
+        looker.look(true);
+        assert_ne!(looker.inspected, before);
     }
 
     #[test]

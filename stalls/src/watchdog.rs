@@ -28,7 +28,7 @@ use threads::Active;
 const BASELINE_INTERVAL: Duration = Duration::from_secs(1);
 /// How many looks are evidence. At the default of 500 ms they cover 4 s.
 const LOOKS: usize = 8;
-/// How many times in a minute stalled workers are examined, and how many times threads of pools: each takes some
+/// How many times in a minute stalled workers are examined, and how many times threads of pools: each takes a look, some
 /// milliseconds of the watchdog and up to 4 signals, and workers under great load may stall a little all the time.
 const EXAMINATIONS_MAX: u32 = 120;
 /// How many stacks of a thread are kept over the reports of one stall.
@@ -294,10 +294,11 @@ impl<'a> Watchdog<'a> {
         if heart.thread.as_ref().is_some_and(is_stopped) {
             return; // by a debugger, for example
         }
-        let mut evidence = self.evidence(Some(late));
+        let may_examine = self.examinations.take();
+        let mut evidence = self.evidence(Some(late), may_examine);
         let is_over = || heart.last_beat() != last_beat;
         match &heart.thread {
-            _ if !self.examinations.take() => {
+            _ if !may_examine => {
                 evidence
                     .unseen
                     .push(format!("threads: {EXAMINATIONS_MAX} examined in this minute"));
@@ -348,9 +349,10 @@ impl<'a> Watchdog<'a> {
         self.looks.push_back(look);
     }
 
-    fn evidence(&mut self, late: Option<Duration>) -> Evidence {
-        // Each stall has a fresh look. Hearts that are late at the same time share one.
-        if late.is_some()
+    /// `may_look`: each stall has a fresh look, as long as stalls are examined. Hearts that are late at the same time share
+    /// one.
+    fn evidence(&mut self, late: Option<Duration>, may_look: bool) -> Evidence {
+        if may_look
             && self.last_look.is_none_or(|last| last.elapsed() > self.shared.config.interval)
         {
             self.look(true);

@@ -38,6 +38,7 @@ mod tests {
     use crate::evidence::Evidence;
     use crate::fork::Process;
     use crate::report::Message;
+    use crate::stack::ThreadRef;
     use crate::verdict::Class;
 
     /// The number of each stall that is an event, whether it lasts, and how many events were left out before.
@@ -95,5 +96,20 @@ mod tests {
             watchdog.send_again();
         }
         assert_eq!(ends, [(1, true), (1, false), (2, false)]);
+    }
+    /// Under overload each short stall would take one.
+    #[test]
+    fn a_stall_that_is_not_examined_has_no_look_of_its_own() {
+        let shared = Arc::new(Shared::new(Config::default(), Process::current().unwrap()));
+        let heart = shared.add_heart("silent", Some(ThreadRef::current()));
+        std::thread::sleep(shared.config.interval + shared.config.threshold);
+        let (sender, _messages) = sync_channel(8);
+        let mut watchdog = Watchdog::new(&shared, &sender);
+        watchdog.examinations = MinuteBudget::new(0);
+        watchdog.check_heart(&heart.state);
+        assert!(watchdog.looks.is_empty());
+        let incidents = shared.incidents.all();
+        let unseen = &incidents[0].evidence.unseen;
+        assert!(unseen.iter().any(|it| it.contains("examined in this minute")), "{unseen:?}");
     }
 }

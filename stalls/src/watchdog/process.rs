@@ -16,7 +16,7 @@ impl Watchdog<'_> {
         if is_heart_late {
             self.looker.forget_connections();
         }
-        let evidence = self.evidence(None);
+        let evidence = self.evidence(None, false);
         let mut found = judge(&evidence).findings;
         found.retain(|finding| {
             finding.class != Class::Unknown
