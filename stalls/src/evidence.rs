@@ -82,7 +82,7 @@ pub struct Look {
     pub listen_overflows: Option<u64>,
     /// The rings of this process, at most 64.
     pub rings: Vec<Ring>,
-    /// Open descriptors. Counting stops at 65,536.
+    /// Open descriptors. Counting stops at 65,536. Before Linux 6.2 a number over 1,024 may be 10 s old.
     pub descriptors: Option<u64>,
     /// The limit of open descriptors.
     pub descriptors_max: Option<u64>,

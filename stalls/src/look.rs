@@ -16,6 +16,8 @@ use crate::sockets::{FAMILIES, SocketDiag};
 const INSPECTED_MAX: usize = 4_096;
 /// Descriptors are counted up to this number.
 const COUNTED_MAX: usize = 65_536;
+/// Before Linux 6.2 each is an entry that has to be read: more are counted only as often as they are inspected.
+const COUNTED_ALWAYS_MAX: u64 = 1_024;
 const LISTENERS_MAX: usize = 64;
 const RINGS_MAX: usize = 64;
 /// The kernel shows a ring's state only if nobody holds its lock, as a busy event loop often does. So many times in a
@@ -47,6 +49,8 @@ pub(crate) struct Looker {
     until_machine: u32,
     inspect_interval: Duration,
     inspected: Option<Instant>,
+    /// The number of descriptors at the last look.
+    descriptors: Option<u64>,
     connections_interval: Duration,
     connections_inspected: Option<Instant>,
     /// What the last inspection found. It is in every look until the next one.
@@ -126,6 +130,7 @@ impl Looker {
             until_machine: 0,
             inspect_interval: INSPECT_INTERVAL,
             inspected: None,
+            descriptors: None,
             connections_interval,
             connections_inspected: None,
             connections: Connections::default(),
@@ -163,7 +168,6 @@ impl Looker {
         let mut look = Look {
             at_ms: self.epoch.elapsed().as_millis() as u64,
             listen_overflows: net::parse_netstat(&netstat, "TcpExt", "ListenOverflows"),
-            descriptors: count_descriptors(),
             descriptors_max: Some(
                 rustix::process::getrlimit(rustix::process::Resource::Nofile)
                     .current
@@ -194,6 +198,12 @@ impl Looker {
             self.inspect_descriptors();
             self.inspected = Some(Instant::now());
         }
+        self.descriptors = match size_of_table() {
+            None if may_count(self.descriptors, is_inspecting) => count_descriptors(),
+            None => self.descriptors,
+            size => size,
+        };
+        look.descriptors = self.descriptors;
         self.look_at_listeners(&mut look, is_inspecting);
         self.count_connections();
         if are_connections_due {
@@ -407,12 +417,17 @@ fn is_closed_by_peer_alone(socket: &socket::Socket) -> bool {
     socket.state == socket::CLOSE_WAIT && socket.send_queue == 0
 }
 
+/// The number of descriptors: since Linux 6.2 it is the size of their directory.
+fn size_of_table() -> Option<u64> {
+    Some(fs::metadata("/proc/self/fd").ok()?.len()).filter(|size| *size > 0)
+}
+
+/// Whether descriptors are counted one by one now, if their number was `known` before.
+fn may_count(known: Option<u64>, is_inspecting: bool) -> bool {
+    is_inspecting || known.is_none_or(|known| known <= COUNTED_ALWAYS_MAX)
+}
+
 fn count_descriptors() -> Option<u64> {
-    // Since Linux 6.2 the size of the directory is the number of descriptors.
-    let size = fs::metadata("/proc/self/fd").ok()?.len();
-    if size > 0 {
-        return Some(size);
-    }
     Some(fs::read_dir("/proc/self/fd").ok()?.take(COUNTED_MAX).count() as u64)
 }
 
@@ -557,6 +572,16 @@ mod tests {
         assert_eq!(looker.inspected, before);
         looker.look(true);
         assert_ne!(looker.inspected, before);
+    }
+
+    /// Before Linux 6.2 it takes as many entries of a directory.
+    #[test]
+    fn thousands_of_descriptors_are_counted_as_often_as_they_are_inspected() {
+        assert!(may_count(None, false) && may_count(Some(COUNTED_ALWAYS_MAX), false));
+        assert!(!may_count(Some(COUNTED_ALWAYS_MAX + 1), false));
+        assert!(may_count(Some(COUNTED_ALWAYS_MAX + 1), true));
+        assert!(looker().look(false).descriptors.is_some_and(|count| count > 0));
+        assert!(count_descriptors().is_some_and(|count| count > 0));
     }
 
     #[test]
