@@ -10,7 +10,7 @@ use crate::gauge::{CountedListener, Gauge};
 use crate::probe::LastProbe;
 use crate::proc::{self, OpenFile, machine, net, ring, socket};
 use crate::registry::Registry;
-use crate::sockets::{FAMILIES, SocketDiag};
+use crate::sockets::{DATAGRAMS_MAX, FAMILIES, SocketDiag};
 
 /// More descriptors are not inspected one by one. Listeners and rings are opened early and have low numbers.
 const INSPECTED_MAX: usize = 4_096;
@@ -72,8 +72,10 @@ pub(crate) struct Looker {
     accepted: HashSet<u32>,
     /// The most connections that the program had at a look since the last inspection, for each listener that it counts.
     counted_max: HashMap<SocketAddr, u64>,
-    /// What cannot be seen, and why. Filled once.
+    /// What cannot be seen, and why: each reason once. Whoever has read it takes it away.
     pub(crate) unseen: Vec<String>,
+    /// What was more than is looked at, and is among what cannot be seen.
+    left_out: Vec<&'static str>,
 }
 
 /// Figures of an inspection of connections, as in [`Look`].
@@ -144,6 +146,7 @@ impl Looker {
             accepted: HashSet::new(),
             counted_max: HashMap::new(),
             unseen: Vec::new(),
+            left_out: Vec::new(),
         };
         for (path, what) in [
             ("/proc/self/fd", "descriptors"),
@@ -222,6 +225,14 @@ impl Looker {
         look
     }
 
+    /// Notes that there is more of something than is looked at, once.
+    fn note_left_out(&mut self, what: &'static str, max: usize) {
+        if !self.left_out.contains(&what) {
+            self.left_out.push(what);
+            self.unseen.push(format!("{what}: more than {max}"));
+        }
+    }
+
     fn look_at_rings(&mut self, look: &mut Look) {
         let mut retries = RING_RETRIES;
         for (descriptor, file) in &mut self.rings {
@@ -251,9 +262,12 @@ impl Looker {
     fn inspect_descriptors(&mut self) {
         self.own_inodes.clear();
         let mut rings = HashMap::new();
-        for entry in
-            fs::read_dir("/proc/self/fd").into_iter().flatten().take(INSPECTED_MAX).flatten()
-        {
+        let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+        for (number, entry) in entries.enumerate() {
+            if number == INSPECTED_MAX {
+                self.note_left_out("listeners and rings among the descriptors", INSPECTED_MAX);
+                break;
+            }
             let Ok(target) = fs::read_link(entry.path()) else { continue };
             let target = target.to_string_lossy();
             if let Some(inode) =
@@ -261,9 +275,12 @@ impl Looker {
             {
                 self.own_inodes.extend(inode.parse::<u32>());
             } else if target == "anon_inode:[io_uring]"
-                && rings.len() < RINGS_MAX
                 && let Ok(descriptor) = entry.file_name().to_string_lossy().parse()
             {
+                if rings.len() == RINGS_MAX {
+                    self.note_left_out("rings", RINGS_MAX);
+                    continue;
+                }
                 let known = self.rings.remove(&descriptor);
                 let file = || OpenFile::new(format!("/proc/self/fdinfo/{descriptor}"));
                 rings.insert(descriptor, known.unwrap_or_else(file));
@@ -298,6 +315,12 @@ impl Looker {
                 dropped: socket.dropped,
             })
             .collect();
+        if sockets.iter().filter(own).count() > LISTENERS_MAX {
+            self.note_left_out("listeners", LISTENERS_MAX);
+        }
+        if self.diag.has_left_out {
+            self.note_left_out("sockets of the network namespace, in datagrams", DATAGRAMS_MAX);
+        }
         if is_new {
             let has = |family: &i32| {
                 look.listeners.iter().any(|it| it.addr.is_ipv6() == (*family == libc::AF_INET6))
@@ -582,6 +605,18 @@ mod tests {
         assert!(may_count(Some(COUNTED_ALWAYS_MAX + 1), true));
         assert!(looker().look(false).descriptors.is_some_and(|count| count > 0));
         assert!(count_descriptors().is_some_and(|count| count > 0));
+    }
+
+    /// A server with two listeners for each of 40 cores has 80.
+    #[test]
+    fn more_listeners_than_are_looked_at_are_told_once() {
+        let mut looker = looker();
+        looker.unseen.clear();
+        let listen = |_| std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let _listeners: Vec<_> = (0..=LISTENERS_MAX).map(listen).collect();
+        assert_eq!(looker.look(false).listeners.len(), LISTENERS_MAX);
+        looker.look(false);
+        assert_eq!(looker.unseen, ["listeners: more than 64"]);
     }
 
     #[test]

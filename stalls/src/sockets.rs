@@ -11,7 +11,7 @@ use rustix::net::{
 use crate::proc::socket::{Socket, parse, request};
 
 /// More sockets are left out: 256 datagrams hold some 50,000.
-const DATAGRAMS_MAX: usize = 256;
+pub(crate) const DATAGRAMS_MAX: usize = 256;
 
 /// Both families of TCP sockets.
 pub(crate) const FAMILIES: [i32; 2] = [libc::AF_INET, libc::AF_INET6];
@@ -21,6 +21,8 @@ pub(crate) const FAMILIES: [i32; 2] = [libc::AF_INET, libc::AF_INET6];
 pub(crate) struct SocketDiag {
     socket: Option<OwnedFd>,
     buf: Vec<u8>,
+    /// Whether sockets were left out of an answer, once.
+    pub(crate) has_left_out: bool,
 }
 
 impl SocketDiag {
@@ -61,6 +63,7 @@ impl SocketDiag {
             }
         }
         self.socket = None;
+        self.has_left_out = true;
         Ok(())
     }
 }

@@ -136,7 +136,7 @@ struct Watchdog<'a> {
 
 impl<'a> Watchdog<'a> {
     fn new(shared: &'a Arc<Shared>, reports: &'a SyncSender<Message>) -> Self {
-        let looker = Looker::new(
+        let mut looker = Looker::new(
             shared.epoch,
             shared.gauges.clone(),
             shared.counted_listeners.clone(),
@@ -145,7 +145,7 @@ impl<'a> Watchdog<'a> {
             shared.config.connections_interval,
         );
         let examiner = Examiner::new(shared.config.signal, shared.config.symbol_bytes_max);
-        for reason in looker.unseen.iter().cloned().chain(examiner.unseen()) {
+        for reason in looker.unseen.drain(..).chain(examiner.unseen()) {
             shared.note(reason);
         }
         Self {
@@ -342,6 +342,7 @@ impl<'a> Watchdog<'a> {
             self.looks.pop_front();
         }
         let mut look = self.looker.look(is_urgent);
+        self.looker.unseen.drain(..).for_each(|reason| self.shared.note(reason));
         let late = self.shared.hearts.map(|heart| heart.late().map(|(_, late)| late));
         let latest = late.into_iter().flatten().max();
         let latest = latest.filter(|late| *late >= self.shared.config.threshold);
