@@ -84,9 +84,7 @@ impl Detector {
         threads.spawn("stalls", move |shared| watchdog::run(&shared, &sender))?;
         threads.spawn("stalls-ticks", move |shared| ticks::run(&shared))?;
         if let Some(probe) = shared.config.probe.clone() {
-            threads.spawn("stalls-probe", move |shared| {
-                probe::run(&probe, shared.epoch, &shared.last_probe, &shared.stop);
-            })?;
+            threads.spawn("stalls-probe", move |shared| probe::run(&probe, &shared))?;
         }
         Ok(Self { shared, _threads: Arc::new(threads) })
     }

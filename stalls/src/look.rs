@@ -3,8 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::detector::Shared;
 use crate::evidence::{CountedConnections, GaugeValue, Listener, Look};
 use crate::gauge::{CountedListener, Gauge};
 use crate::probe::LastProbe;
@@ -112,28 +114,21 @@ impl Files {
 }
 
 impl Looker {
-    pub(crate) fn new(
-        epoch: Instant,
-        gauges: Registry<Gauge>,
-        counted_listeners: Registry<CountedListener>,
-        accept_pauses: Registry<CountedListener>,
-        last_probe: LastProbe,
-        connections_interval: Duration,
-    ) -> Self {
+    pub(crate) fn new(shared: &Shared) -> Self {
         let mut looker = Self {
-            epoch,
-            gauges,
-            counted_listeners,
-            accept_pauses,
-            last_probe,
+            epoch: shared.epoch,
+            gauges: shared.gauges.clone(),
+            counted_listeners: shared.counted_listeners.clone(),
+            accept_pauses: shared.accept_pauses.clone(),
+            last_probe: Arc::clone(&shared.last_probe),
             files: Files::new(),
-            diag: SocketDiag::default(),
+            diag: SocketDiag::new(shared.config.netlink),
             buf: Vec::new(),
             until_machine: 0,
             inspect_interval: INSPECT_INTERVAL,
             inspected: None,
             descriptors: None,
-            connections_interval,
+            connections_interval: shared.config.connections_interval,
             connections_inspected: None,
             connections: Connections::default(),
             own_inodes: HashSet::new(),
@@ -467,6 +462,8 @@ fn cpu_stat_path() -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Config;
+    use crate::fork::Process;
 
     fn socket(state: u8, send_queue: u32) -> socket::Socket {
         socket::Socket {
@@ -634,10 +631,8 @@ mod tests {
     }
 
     fn looker() -> Looker {
-        let listeners = [Registry::default(), Registry::default()];
-        let [counted_listeners, accept_pauses] = listeners;
-        let (gauges, probe, hour) = (Registry::default(), LastProbe::default(), HOUR);
-        Looker::new(Instant::now(), gauges, counted_listeners, accept_pauses, probe, hour)
+        let config = Config { connections_interval: HOUR, ..Config::default() };
+        Looker::new(&Shared::new(config, Process::current().unwrap()))
     }
 
     const HOUR: Duration = Duration::from_secs(3_600);

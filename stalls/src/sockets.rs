@@ -17,8 +17,9 @@ pub(crate) const DATAGRAMS_MAX: usize = 256;
 pub(crate) const FAMILIES: [i32; 2] = [libc::AF_INET, libc::AF_INET6];
 
 /// A socket to the kernel that stays open.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct SocketDiag {
+    is_allowed: bool,
     socket: Option<OwnedFd>,
     buf: Vec<u8>,
     /// Whether sockets were left out of an answer, once.
@@ -26,6 +27,11 @@ pub(crate) struct SocketDiag {
 }
 
 impl SocketDiag {
+    /// `is_allowed`: as in [`Config`](crate::Config::netlink).
+    pub(crate) fn new(is_allowed: bool) -> Self {
+        Self { is_allowed, socket: None, buf: Vec::new(), has_left_out: false }
+    }
+
     /// All TCP sockets of `families` in one of `states`, with an extension as in [`request`].
     pub(crate) fn sockets(
         &mut self,
@@ -33,6 +39,9 @@ impl SocketDiag {
         states: &[u8],
         extension: Option<u8>,
     ) -> io::Result<Vec<Socket>> {
+        if !self.is_allowed {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "Config::netlink is off"));
+        }
         let mut sockets = Vec::new();
         let asked = families.iter().try_for_each(|family| {
             self.ask(&request(*family as u8, states, extension), &mut sockets)

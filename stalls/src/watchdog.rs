@@ -45,7 +45,7 @@ const PANICS_MAX: u32 = 10;
 
 /// Runs until the detector is dropped.
 pub(crate) fn run(shared: &Arc<Shared>, reports: &SyncSender<Message>) {
-    if let Err(error) = signal::isolate_this_thread() {
+    if let Err(error) = signal::isolate_this_thread(shared.config.own_descriptors) {
         shared.note(format!("anything, once no descriptor is left: close_range: {error}"));
     }
     let mut pause = AFTER_PANIC;
@@ -136,14 +136,7 @@ struct Watchdog<'a> {
 
 impl<'a> Watchdog<'a> {
     fn new(shared: &'a Arc<Shared>, reports: &'a SyncSender<Message>) -> Self {
-        let mut looker = Looker::new(
-            shared.epoch,
-            shared.gauges.clone(),
-            shared.counted_listeners.clone(),
-            shared.accept_pauses.clone(),
-            Arc::clone(&shared.last_probe),
-            shared.config.connections_interval,
-        );
+        let mut looker = Looker::new(shared);
         let examiner = Examiner::new(shared.config.signal, shared.config.symbol_bytes_max);
         for reason in looker.unseen.drain(..).chain(examiner.unseen()) {
             shared.note(reason);
