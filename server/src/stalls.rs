@@ -115,6 +115,12 @@ impl Stalls {
         self.watching.as_ref().map(|watching| watching.detector.connections(listener))
     }
 
+    /// The gauge of the accept loops of a listener that wait for a permit, which all workers share. The detector does not
+    /// call that a fault. None if nothing is watched.
+    pub(crate) fn accept_pauses(&self, listener: SocketAddr) -> Option<Gauge> {
+        self.watching.as_ref().map(|watching| watching.detector.accept_pauses(listener))
+    }
+
     /// The answers of `/stalls`, which all workers share.
     pub(crate) fn answers(&self) -> &Arc<Answers> {
         &self.answers

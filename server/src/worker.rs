@@ -47,6 +47,7 @@ pub(crate) async fn serve<R: Runtime + Files>(worker: Worker, server: &Server) -
         let mut acceptor = if is_admin { admins.clone() } else { clients.clone() };
         let (tcp, listener, stop) = (R::listen(bound)?, *listener, worker.stop.clone());
         acceptor.gauge = config.stalls.connections(listener.addr);
+        acceptor.limit = acceptor.limit.with_pauses(config.stalls.accept_pauses(listener.addr));
         let task = R::spawn(async move {
             // A loop that panics stops all workers; then the panic is reported.
             let _stop_all = StopOnDrop(stop);

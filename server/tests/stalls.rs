@@ -14,7 +14,7 @@ use clap::Parser;
 use owned_io::{Files, Runtime, StopSignal};
 use owned_io_server::config::Flags;
 use owned_io_server::server::{self, Outcome};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -138,6 +138,11 @@ macro_rules! on {
             }
 
             #[test]
+            fn a_server_at_its_limit_says_so() {
+                super::a_server_at_its_limit_says_so::<$runtime>();
+            }
+
+            #[test]
             fn a_healthy_server_has_no_stalls() {
                 super::a_healthy_server_has_no_stalls::<$runtime>();
             }
@@ -194,6 +199,24 @@ fn a_blocked_worker_is_shown_while_it_lasts<R: Runtime + Files>() {
 
     drop(end);
     wait_for(addr, |it| it["id"] == incident["id"] && it["is_ongoing"] == false);
+    server.end();
+}
+
+/// Clients then wait in the accept queue, which is no accept starvation. What a look saw is shown with a stall.
+fn a_server_at_its_limit_says_so<R: Runtime + Files>() {
+    let (end, ended): (Sender<()>, _) = channel();
+    let ended = Arc::new(Mutex::new(ended));
+    let flags = [&["--workers", "2", "--connections-max", "1"], &FLAGS[..]].concat();
+    let server = Server::start::<R>(&flags, true, move || waits_for_nobody(&ended));
+    let [admin, http] = server.addresses[..] else { panic!("two listeners") };
+    // The kernel brings about half of them to the worker that does not stall, and it may serve two.
+    let clients: Vec<_> = (0..32).map(|_| TcpStream::connect(http).unwrap()).collect();
+    let has_paused = |incident: &Value| {
+        let looks = incident["evidence"]["looks"].as_array().unwrap();
+        looks.iter().any(|look| look["accept_pauses"] == json!([http]))
+    };
+    wait_for(admin, has_paused);
+    drop((clients, end));
     server.end();
 }
 

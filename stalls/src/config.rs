@@ -27,6 +27,13 @@ pub struct Config {
     /// real-time signals (`SIGRTMIN` to `SIGRTMAX`) can be used, too. Any other, and a signal that somebody handles, is
     /// not used, and [`Snapshot::unseen`](crate::Snapshot::unseen) says so.
     pub signal: Option<i32>,
+    /// Whether the watchdog and the probe have a table of descriptors of their own, by `close_range` (Linux 5.9). Default
+    /// true. If false, nothing is seen once the program has no descriptor left, and what the detector opens is among the
+    /// program's. For a sandbox that ends the process for that call.
+    pub own_descriptors: bool,
+    /// Whether sockets are asked for over netlink (`sock_diag`). Default true. If false, listeners and connections are not
+    /// seen. For a sandbox that ends the process for such a socket.
+    pub netlink: bool,
     /// How many bytes of the program's symbols and debug information the watchdog may read to name stacks. In memory
     /// they take about twice as much. Default 64 MiB; with 0 frames have no names. The watchdog reads them when it
     /// names a stack, and drops them when it has named none for a minute. Names of functions are read first. Lines and
@@ -36,7 +43,7 @@ pub struct Config {
     /// Default 32. One takes tens of KB, and some MB if 16 threads of a pool have 16 stacks each.
     pub incidents_max: usize,
     /// How many reports are written in a minute. Default 30. Further ones are counted, and the next names the number.
-    /// The end of a stall that was reported is not counted, and always written.
+    /// The end of a stall that was reported is not counted, and always written. Metrics count each stall.
     pub reports_per_minute: u32,
     /// A connection from outside the loop, now and then. Default none.
     pub probe: Option<Probe>,
@@ -69,6 +76,8 @@ impl Default for Config {
             look_interval: Duration::from_millis(500),
             connections_interval: Duration::from_secs(10),
             signal: Some(libc::SIGURG),
+            own_descriptors: true,
+            netlink: true,
             symbol_bytes_max: 64 << 20,
             incidents_max: 32,
             reports_per_minute: 30,

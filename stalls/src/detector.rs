@@ -28,7 +28,7 @@ use crate::{report, ticks, watchdog};
 const HEARTS_MAX: usize = 1_024;
 /// More gauges are not read.
 const GAUGES_MAX: usize = 64;
-/// The connections of more listeners are not compared.
+/// The connections of more listeners are not compared, and the pauses of more are not known.
 const COUNTED_LISTENERS_MAX: usize = 64;
 /// What cannot be seen is listed up to this number.
 const UNSEEN_MAX: usize = 32;
@@ -80,13 +80,11 @@ impl Detector {
         let (sender, receiver) = sync_channel(report::WAITING_MAX);
         // The new threads inherit that from their first instruction on.
         let _blocked = BlockedSignals::new();
-        threads.spawn("stalls-report", move |_| report::run(&receiver))?;
+        threads.spawn("stalls-report", move |shared| report::run(&receiver, &shared))?;
         threads.spawn("stalls", move |shared| watchdog::run(&shared, &sender))?;
         threads.spawn("stalls-ticks", move |shared| ticks::run(&shared))?;
         if let Some(probe) = shared.config.probe.clone() {
-            threads.spawn("stalls-probe", move |shared| {
-                probe::run(&probe, shared.epoch, &shared.last_probe, &shared.stop);
-            })?;
+            threads.spawn("stalls-probe", move |shared| probe::run(&probe, &shared))?;
         }
         Ok(Self { shared, _threads: Arc::new(threads) })
     }
@@ -127,16 +125,35 @@ impl Detector {
             let gauge = self.gauge(&format!("connections of {listener}"), None);
             CountedListener { addr: listener, gauge }
         };
+        self.gauge_of(&self.shared.counted_listeners, listener, new, "connections")
+    }
+
+    /// The gauge in which the program counts its accept loops at `listener`, the address of a listener of this process,
+    /// that wait on purpose: because a limit on connections is reached, for example. Hold a [`Gauge::count`] for as long
+    /// as the loop waits. All calls for an address return the same gauge. At most 64 addresses.
+    ///
+    /// Clients then wait in the accept queue, and that is no [`AcceptStarvation`](crate::Class::AcceptStarvation).
+    pub fn accept_pauses(&self, listener: SocketAddr) -> Gauge {
+        let new = || CountedListener { addr: listener, gauge: Gauge::new("accept pauses", None) };
+        self.gauge_of(&self.shared.accept_pauses, listener, new, "accept pauses")
+    }
+
+    /// The gauge of `listener` among those that are `known`, or a `new` one.
+    fn gauge_of(
+        &self,
+        known: &Registry<CountedListener>,
+        listener: SocketAddr,
+        new: impl FnOnce() -> CountedListener,
+        what: &str,
+    ) -> Gauge {
         if !self.shared.process.is_current() {
             return new().gauge;
         }
-        let counted = &self.shared.counted_listeners;
-        match counted.get_or_add(|known| known.addr == listener, new, COUNTED_LISTENERS_MAX) {
+        match known.get_or_add(|known| known.addr == listener, new, COUNTED_LISTENERS_MAX) {
             Some(known) => known.gauge,
             None => {
-                self.shared
-                    .note(format!("connections: more than {COUNTED_LISTENERS_MAX} listeners"));
-                Gauge::new("connections", None)
+                self.shared.note(format!("{what}: more than {COUNTED_LISTENERS_MAX} listeners"));
+                Gauge::new(what, None)
             }
         }
     }
@@ -173,6 +190,7 @@ pub(crate) struct Shared {
     pub(crate) pool_threads: Registry<Arc<PoolThread>>,
     pub(crate) gauges: Registry<Gauge>,
     pub(crate) counted_listeners: Registry<CountedListener>,
+    pub(crate) accept_pauses: Registry<CountedListener>,
     pub(crate) last_probe: LastProbe,
     pub(crate) incidents: Incidents,
     pub(crate) stop: Stop,
@@ -193,6 +211,7 @@ impl Shared {
             pool_threads: Registry::default(),
             gauges: Registry::default(),
             counted_listeners: Registry::default(),
+            accept_pauses: Registry::default(),
             last_probe: LastProbe::default(),
             stop: Stop::default(),
             unseen: Mutex::default(),
@@ -302,6 +321,26 @@ mod tests {
         let began = Instant::now();
         drop((heart, detector));
         assert!(began.elapsed() < STOP_LIMIT, "the other threads end, too");
+    }
+
+    /// A runtime that leaks its tasks never drops the heart.
+    #[test]
+    fn a_heart_whose_thread_has_ended_is_watched_no_more() {
+        let detector = Detector::start(Config::default()).unwrap();
+        let leak = |stall: Duration| {
+            let watched = detector.clone();
+            let leaks = move || {
+                let heart = watched.watch_current_thread("leaked");
+                heart.beat();
+                std::thread::sleep(stall);
+                std::mem::forget(heart);
+            };
+            std::thread::spawn(leaks).join().unwrap();
+            wait_for("the end of its watch", || detector.snapshot().workers.is_empty());
+        };
+        leak(Duration::ZERO);
+        leak(Duration::from_millis(300));
+        wait_for("the end of its stall", || detector.incidents().iter().all(|it| !it.is_ongoing));
     }
 
     fn wait_for(what: &str, is_there: impl Fn() -> bool) {

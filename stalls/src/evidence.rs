@@ -82,7 +82,7 @@ pub struct Look {
     pub listen_overflows: Option<u64>,
     /// The rings of this process, at most 64.
     pub rings: Vec<Ring>,
-    /// Open descriptors. Counting stops at 65,536.
+    /// Open descriptors. Counting stops at 65,536. Before Linux 6.2 a number over 1,024 may be 10 s old.
     pub descriptors: Option<u64>,
     /// The limit of open descriptors.
     pub descriptors_max: Option<u64>,
@@ -99,6 +99,9 @@ pub struct Look {
     pub never_served: Option<u64>,
     /// The listeners whose connections the program counted since the inspection before.
     pub counted: Vec<CountedConnections>,
+    /// The listeners whose accept loops wait on purpose, as the program says: see
+    /// [`Detector::accept_pauses`](crate::Detector::accept_pauses).
+    pub accept_pauses: Vec<SocketAddr>,
     /// Connections in TIME_WAIT in this network namespace.
     pub time_wait: Option<u64>,
     /// Local ports for outgoing connections.
@@ -109,9 +112,9 @@ pub struct Look {
     pub probe: Option<ProbeResult>,
     /// Time that some task of the machine waited for memory, in microseconds since boot.
     pub memory_pressure_us: Option<u64>,
-    /// Time that the hypervisor ran others, in clock ticks of 10 ms.
+    /// Time that the hypervisor ran others, in clock ticks of 10 ms, over all CPUs.
     pub steal_ticks: Option<u64>,
-    /// Time that the quota of the cgroup stopped this process, in microseconds.
+    /// Time that the quota of the cgroup stopped its threads, in microseconds, over all CPUs.
     pub throttled_us: Option<u64>,
 }
 

@@ -203,6 +203,22 @@ impl Examiner {
     }
 }
 
+/// Whether a thread has ended: it is not there any more, or its number has passed to another one. Not if /proc never
+/// showed it.
+pub(crate) fn has_ended(thread: &ThreadRef) -> bool {
+    if thread.start_ticks == 0 {
+        return false;
+    }
+    match file(thread, "stat") {
+        Ok(text) => parse_stat(&text).is_some_and(|stat| {
+            stat.start_ticks != thread.start_ticks || matches!(stat.state, 'Z' | 'X' | 'x')
+        }),
+        Err(error) => {
+            error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+        }
+    }
+}
+
 /// What a thread that does not run is blocked in. Adds the functions of the kernel to what is `found`.
 fn blocked_in(thread: &ThreadRef, found: &mut Thread, unseen: &mut Vec<String>) -> Activity {
     let activity = match file(thread, "syscall") {

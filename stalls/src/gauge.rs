@@ -58,7 +58,7 @@ impl Drop for Counted {
     }
 }
 
-/// A listener whose connections the program counts.
+/// A listener for which the program counts: its connections, or its accept loops that wait on purpose.
 #[derive(Debug, Clone)]
 pub(crate) struct CountedListener {
     pub(crate) addr: SocketAddr,

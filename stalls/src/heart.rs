@@ -27,7 +27,7 @@ use crate::stack::ThreadRef;
 /// ```
 ///
 /// If the heart does not beat for its interval and the threshold, the watchdog reports a stall. Dropping the heart
-/// ends the watch of its loop.
+/// ends the watch of its loop, and so does the end of its thread.
 ///
 /// A busy event loop pays for a timer each time it waits. [`tick`](Self::tick) needs none.
 #[derive(Debug)]

@@ -3,19 +3,23 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::detector::Shared;
 use crate::evidence::{CountedConnections, GaugeValue, Listener, Look};
 use crate::gauge::{CountedListener, Gauge};
 use crate::probe::LastProbe;
 use crate::proc::{self, OpenFile, machine, net, ring, socket};
 use crate::registry::Registry;
-use crate::sockets::{FAMILIES, SocketDiag};
+use crate::sockets::{DATAGRAMS_MAX, FAMILIES, SocketDiag};
 
 /// More descriptors are not inspected one by one. Listeners and rings are opened early and have low numbers.
 const INSPECTED_MAX: usize = 4_096;
 /// Descriptors are counted up to this number.
 const COUNTED_MAX: usize = 65_536;
+/// Before Linux 6.2 each is an entry that has to be read: more are counted only as often as they are inspected.
+const COUNTED_ALWAYS_MAX: u64 = 1_024;
 const LISTENERS_MAX: usize = 64;
 const RINGS_MAX: usize = 64;
 /// The kernel shows a ring's state only if nobody holds its lock, as a busy event loop often does. So many times in a
@@ -29,12 +33,16 @@ const MACHINE_LOOKS: u32 = 4;
 /// doubles from the first value to the second, since a program opens its listeners soon after the detector starts.
 const INSPECT_INTERVAL: Duration = Duration::from_millis(500);
 const INSPECT_INTERVAL_MAX: Duration = Duration::from_secs(10);
+/// How often they are inspected at most while a heart is late: each stall has a look, and many short ones may follow each
+/// other when there is least time for it.
+const INSPECT_INTERVAL_URGENT: Duration = Duration::from_secs(1);
 
 /// Takes looks. Belongs to the thread of the watchdog.
 pub(crate) struct Looker {
     epoch: Instant,
     gauges: Registry<Gauge>,
     counted_listeners: Registry<CountedListener>,
+    accept_pauses: Registry<CountedListener>,
     last_probe: LastProbe,
     files: Files,
     diag: SocketDiag,
@@ -43,6 +51,8 @@ pub(crate) struct Looker {
     until_machine: u32,
     inspect_interval: Duration,
     inspected: Option<Instant>,
+    /// The number of descriptors at the last look.
+    descriptors: Option<u64>,
     connections_interval: Duration,
     connections_inspected: Option<Instant>,
     /// What the last inspection found. It is in every look until the next one.
@@ -53,6 +63,9 @@ pub(crate) struct Looker {
     listening_at: Vec<SocketAddr>,
     /// `fdinfo` of each ring.
     rings: HashMap<u32, OpenFile>,
+    /// Whether connections were inspected since the start, or since they were forgotten: then there is something to
+    /// compare the next inspection with.
+    is_comparing: bool,
     /// Connections at the last inspection that were closed by their peers alone.
     close_wait: HashSet<u32>,
     /// Those that had bytes to read.
@@ -61,8 +74,10 @@ pub(crate) struct Looker {
     accepted: HashSet<u32>,
     /// The most connections that the program had at a look since the last inspection, for each listener that it counts.
     counted_max: HashMap<SocketAddr, u64>,
-    /// What cannot be seen, and why. Filled once.
+    /// What cannot be seen, and why: each reason once. Whoever has read it takes it away.
     pub(crate) unseen: Vec<String>,
+    /// What was more than is looked at, and is among what cannot be seen.
+    left_out: Vec<&'static str>,
 }
 
 /// Figures of an inspection of connections, as in [`Look`].
@@ -99,36 +114,34 @@ impl Files {
 }
 
 impl Looker {
-    pub(crate) fn new(
-        epoch: Instant,
-        gauges: Registry<Gauge>,
-        counted_listeners: Registry<CountedListener>,
-        last_probe: LastProbe,
-        connections_interval: Duration,
-    ) -> Self {
+    pub(crate) fn new(shared: &Shared) -> Self {
         let mut looker = Self {
-            epoch,
-            gauges,
-            counted_listeners,
-            last_probe,
+            epoch: shared.epoch,
+            gauges: shared.gauges.clone(),
+            counted_listeners: shared.counted_listeners.clone(),
+            accept_pauses: shared.accept_pauses.clone(),
+            last_probe: Arc::clone(&shared.last_probe),
             files: Files::new(),
-            diag: SocketDiag::default(),
+            diag: SocketDiag::new(shared.config.netlink),
             buf: Vec::new(),
             until_machine: 0,
             inspect_interval: INSPECT_INTERVAL,
             inspected: None,
-            connections_interval,
+            descriptors: None,
+            connections_interval: shared.config.connections_interval,
             connections_inspected: None,
             connections: Connections::default(),
             own_inodes: HashSet::new(),
             families: Vec::new(),
             listening_at: Vec::new(),
             rings: HashMap::new(),
+            is_comparing: false,
             close_wait: HashSet::new(),
             unread: HashSet::new(),
             accepted: HashSet::new(),
             counted_max: HashMap::new(),
             unseen: Vec::new(),
+            left_out: Vec::new(),
         };
         for (path, what) in [
             ("/proc/self/fd", "descriptors"),
@@ -145,14 +158,14 @@ impl Looker {
         looker
     }
 
-    /// One look. `is_urgent`: a heart is late, and everything but connections is looked at.
+    /// One look. `is_urgent`: a heart is late, and everything but connections is looked at; descriptors are if that was a
+    /// second ago.
     pub(crate) fn look(&mut self, is_urgent: bool) -> Look {
         let probe = self.last_probe.try_lock().ok().and_then(|probe| probe.clone());
         let netstat = self.files.netstat.read(&mut self.buf);
         let mut look = Look {
             at_ms: self.epoch.elapsed().as_millis() as u64,
             listen_overflows: net::parse_netstat(&netstat, "TcpExt", "ListenOverflows"),
-            descriptors: count_descriptors(),
             descriptors_max: Some(
                 rustix::process::getrlimit(rustix::process::Resource::Nofile)
                     .current
@@ -174,16 +187,22 @@ impl Looker {
             |last: Option<Instant>, interval| last.is_none_or(|last| last.elapsed() >= interval);
         let are_connections_due = is_over(self.connections_inspected, self.connections_interval);
         let is_due = is_over(self.inspected, self.inspect_interval);
-        if is_due {
-            if self.inspected.is_some() {
-                self.inspect_interval = (self.inspect_interval * 2).min(INSPECT_INTERVAL_MAX);
-            }
+        let is_urgent_due = is_urgent && is_over(self.inspected, INSPECT_INTERVAL_URGENT);
+        if is_due && self.inspected.is_some() {
+            self.inspect_interval = (self.inspect_interval * 2).min(INSPECT_INTERVAL_MAX);
+        }
+        let is_inspecting = is_due || is_urgent_due || are_connections_due;
+        if is_inspecting {
+            self.inspect_descriptors();
             self.inspected = Some(Instant::now());
         }
-        if is_due || is_urgent || are_connections_due {
-            self.inspect_descriptors();
-        }
-        self.look_at_listeners(&mut look, is_due || is_urgent);
+        self.descriptors = match size_of_table() {
+            None if may_count(self.descriptors, is_inspecting) => count_descriptors(),
+            None => self.descriptors,
+            size => size,
+        };
+        look.descriptors = self.descriptors;
+        self.look_at_listeners(&mut look, is_inspecting);
         self.count_connections();
         if are_connections_due {
             self.inspect_connections();
@@ -195,7 +214,18 @@ impl Looker {
         (look.unread_connections, look.never_served) = (unread, never_served);
         look.counted = counted;
         self.look_at_rings(&mut look);
+        let paused = self.accept_pauses.map(|pauses| (pauses.addr, pauses.gauge.load()));
+        let is_paused = |(addr, loops): (SocketAddr, u64)| (loops > 0).then_some(addr);
+        look.accept_pauses = paused.into_iter().filter_map(is_paused).collect();
         look
+    }
+
+    /// Notes that there is more of something than is looked at, once.
+    fn note_left_out(&mut self, what: &'static str, max: usize) {
+        if !self.left_out.contains(&what) {
+            self.left_out.push(what);
+            self.unseen.push(format!("{what}: more than {max}"));
+        }
     }
 
     fn look_at_rings(&mut self, look: &mut Look) {
@@ -227,9 +257,12 @@ impl Looker {
     fn inspect_descriptors(&mut self) {
         self.own_inodes.clear();
         let mut rings = HashMap::new();
-        for entry in
-            fs::read_dir("/proc/self/fd").into_iter().flatten().take(INSPECTED_MAX).flatten()
-        {
+        let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+        for (number, entry) in entries.enumerate() {
+            if number == INSPECTED_MAX {
+                self.note_left_out("listeners and rings among the descriptors", INSPECTED_MAX);
+                break;
+            }
             let Ok(target) = fs::read_link(entry.path()) else { continue };
             let target = target.to_string_lossy();
             if let Some(inode) =
@@ -237,9 +270,12 @@ impl Looker {
             {
                 self.own_inodes.extend(inode.parse::<u32>());
             } else if target == "anon_inode:[io_uring]"
-                && rings.len() < RINGS_MAX
                 && let Ok(descriptor) = entry.file_name().to_string_lossy().parse()
             {
+                if rings.len() == RINGS_MAX {
+                    self.note_left_out("rings", RINGS_MAX);
+                    continue;
+                }
                 let known = self.rings.remove(&descriptor);
                 let file = || OpenFile::new(format!("/proc/self/fdinfo/{descriptor}"));
                 rings.insert(descriptor, known.unwrap_or_else(file));
@@ -274,6 +310,12 @@ impl Looker {
                 dropped: socket.dropped,
             })
             .collect();
+        if sockets.iter().filter(own).count() > LISTENERS_MAX {
+            self.note_left_out("listeners", LISTENERS_MAX);
+        }
+        if self.diag.has_left_out {
+            self.note_left_out("sockets of the network namespace, in datagrams", DATAGRAMS_MAX);
+        }
         if is_new {
             let has = |family: &i32| {
                 look.listeners.iter().any(|it| it.addr.is_ipv6() == (*family == libc::AF_INET6))
@@ -326,14 +368,16 @@ impl Looker {
             .collect();
         let counted = self.counted_max.iter().map(|(listener, most)| CountedConnections {
             addr: *listener,
-            open: old.iter().filter(|at| is_same(*listener, **at)).count() as u64,
+            open: old.iter().filter(|at| socket::is_same(*listener, **at)).count() as u64,
             counted_max: *most,
         });
+        let is_comparing = std::mem::replace(&mut self.is_comparing, true);
+        let compared = |count: usize| is_comparing.then_some(count as u64);
         self.connections = Connections {
             close_wait: Some(close_wait.len() as u64),
-            close_wait_old: Some(close_wait.intersection(&self.close_wait).count() as u64),
-            unread: Some(unread_old.len() as u64),
-            never_served: never_served.as_ref().map(|waiting| waiting.len() as u64),
+            close_wait_old: compared(close_wait.intersection(&self.close_wait).count()),
+            unread: compared(unread_old.len()),
+            never_served: never_served.as_ref().and_then(|waiting| compared(waiting.len())),
             counted: counted.collect(),
         };
         self.accepted = accepted.into_keys().collect();
@@ -359,6 +403,7 @@ impl Looker {
     /// Forgets what was seen of connections: a stalled event loop neither reads nor closes any.
     pub(crate) fn forget_connections(&mut self) {
         self.connections = Connections::default();
+        self.is_comparing = false;
         self.close_wait.clear();
         self.unread.clear();
         self.accepted.clear();
@@ -376,11 +421,6 @@ fn listener_of(connection: &socket::Socket, listening_at: &[SocketAddr]) -> Opti
     listening_at.iter().filter(is_meant).max_by_key(is_exact).copied()
 }
 
-/// Without the scope of an IPv6 address, which `sock_diag` does not have in it.
-fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
-    (one.ip(), one.port()) == (other.ip(), other.port())
-}
-
 /// Whether the peer has sent, and this process has neither read a byte of the connection nor sent one.
 fn is_never_served(socket: &socket::Socket) -> bool {
     let is_untouched = |(received, acked): (u64, u64)| {
@@ -395,12 +435,17 @@ fn is_closed_by_peer_alone(socket: &socket::Socket) -> bool {
     socket.state == socket::CLOSE_WAIT && socket.send_queue == 0
 }
 
+/// The number of descriptors: since Linux 6.2 it is the size of their directory.
+fn size_of_table() -> Option<u64> {
+    Some(fs::metadata("/proc/self/fd").ok()?.len()).filter(|size| *size > 0)
+}
+
+/// Whether descriptors are counted one by one now, if their number was `known` before.
+fn may_count(known: Option<u64>, is_inspecting: bool) -> bool {
+    is_inspecting || known.is_none_or(|known| known <= COUNTED_ALWAYS_MAX)
+}
+
 fn count_descriptors() -> Option<u64> {
-    // Since Linux 6.2 the size of the directory is the number of descriptors.
-    let size = fs::metadata("/proc/self/fd").ok()?.len();
-    if size > 0 {
-        return Some(size);
-    }
     Some(fs::read_dir("/proc/self/fd").ok()?.take(COUNTED_MAX).count() as u64)
 }
 
@@ -417,6 +462,8 @@ fn cpu_stat_path() -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Config;
+    use crate::fork::Process;
 
     fn socket(state: u8, send_queue: u32) -> socket::Socket {
         socket::Socket {
@@ -472,6 +519,21 @@ mod tests {
         assert_eq!(found(looker.look(false)), [None; 4]);
     }
 
+    /// Nothing is known to be over before there is something to compare with.
+    #[test]
+    fn the_first_inspection_compares_nothing() {
+        let mut looker = looker();
+        let inspect = |looker: &mut Looker| {
+            looker.connections_inspected = None;
+            let look = looker.look(false);
+            [look.close_wait_old, look.unread_connections, look.never_served].map(|it| it.is_some())
+        };
+        assert_eq!(inspect(&mut looker), [false; 3]);
+        assert_eq!(inspect(&mut looker), [true; 3]);
+        looker.forget_connections();
+        assert_eq!(inspect(&mut looker), [false; 3]);
+    }
+
     #[test]
     fn a_connection_has_one_listener() {
         let [any, any_v6, one] = ["0.0.0.0:80", "[::]:80", "127.0.0.1:80"]
@@ -513,9 +575,65 @@ mod tests {
         assert_eq!(inspect(&mut looker), None);
     }
 
-    fn looker() -> Looker {
-        let (gauges, counted_listeners) = (Registry::default(), Registry::default());
-        let hour = Duration::from_secs(3_600);
-        Looker::new(Instant::now(), gauges, counted_listeners, LastProbe::default(), hour)
+    /// Many short stalls follow each other when there is least time for it.
+    #[test]
+    fn descriptors_are_inspected_once_in_a_second_of_urgent_looks() {
+        let mut looker = looker();
+        looker.connections_inspected = Some(Instant::now());
+        looker.inspect_interval = HOUR;
+        looker.look(true);
+        let inspected = looker.inspected;
+        assert!(inspected.is_some());
+        (0..3).for_each(|_| drop(looker.look(true)));
+        assert_eq!(looker.inspected, inspected);
+        looker.inspected = Instant::now().checked_sub(INSPECT_INTERVAL_URGENT);
+        let before = looker.inspected;
+        looker.look(false);
+        assert_eq!(looker.inspected, before);
+        looker.look(true);
+        assert_ne!(looker.inspected, before);
     }
+
+    /// Before Linux 6.2 it takes as many entries of a directory.
+    #[test]
+    fn thousands_of_descriptors_are_counted_as_often_as_they_are_inspected() {
+        assert!(may_count(None, false) && may_count(Some(COUNTED_ALWAYS_MAX), false));
+        assert!(!may_count(Some(COUNTED_ALWAYS_MAX + 1), false));
+        assert!(may_count(Some(COUNTED_ALWAYS_MAX + 1), true));
+        assert!(looker().look(false).descriptors.is_some_and(|count| count > 0));
+        assert!(count_descriptors().is_some_and(|count| count > 0));
+    }
+
+    /// A server with two listeners for each of 40 cores has 80.
+    #[test]
+    fn more_listeners_than_are_looked_at_are_told_once() {
+        let mut looker = looker();
+        looker.unseen.clear();
+        let listen = |_| std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let _listeners: Vec<_> = (0..=LISTENERS_MAX).map(listen).collect();
+        assert_eq!(looker.look(false).listeners.len(), LISTENERS_MAX);
+        looker.look(false);
+        assert_eq!(looker.unseen, ["listeners: more than 64"]);
+    }
+
+    #[test]
+    fn accept_loops_that_wait_on_purpose() {
+        let mut looker = looker();
+        let addr = ([127, 0, 0, 1], 80).into();
+        let gauge = Gauge::new("pauses", None);
+        let pauses = CountedListener { addr, gauge: gauge.clone() };
+        assert!(looker.accept_pauses.add(pauses, 1));
+        assert!(looker.look(false).accept_pauses.is_empty());
+        let loops = [gauge.count(), gauge.count()];
+        assert_eq!(looker.look(false).accept_pauses, [addr]);
+        drop(loops);
+        assert!(looker.look(false).accept_pauses.is_empty());
+    }
+
+    fn looker() -> Looker {
+        let config = Config { connections_interval: HOUR, ..Config::default() };
+        Looker::new(&Shared::new(config, Process::current().unwrap()))
+    }
+
+    const HOUR: Duration = Duration::from_secs(3_600);
 }

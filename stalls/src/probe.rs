@@ -6,17 +6,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::config::Probe;
+use crate::detector::Shared;
 use crate::evidence::{ProbeOutcome, ProbeResult};
 use crate::stack::signal;
-use crate::stop::Stop;
 
 /// Where the prober leaves its last result. It is locked for a copy alone.
 pub(crate) type LastProbe = Arc<Mutex<Option<ProbeResult>>>;
 
 /// Probes until it is told to stop.
-pub(crate) fn run(probe: &Probe, epoch: Instant, last: &LastProbe, stop: &Stop) {
+pub(crate) fn run(probe: &Probe, shared: &Shared) {
+    let Shared { config, epoch, last_probe: last, stop, .. } = shared;
     // With its own descriptors, a probe needs none of the program.
-    let _ = signal::isolate_this_thread();
+    let _ = signal::isolate_this_thread(config.own_descriptors);
     let mut silent = 0_u32;
     while !stop.wait(probe.interval) {
         let began = Instant::now();
@@ -24,7 +25,7 @@ pub(crate) fn run(probe: &Probe, epoch: Instant, last: &LastProbe, stop: &Stop) 
         silent = if outcome == ProbeOutcome::NoByte { silent.saturating_add(1) } else { 0 };
         let result = ProbeResult {
             addr: probe.addr,
-            at_ms: (began - epoch).as_millis() as u64,
+            at_ms: (began - *epoch).as_millis() as u64,
             took_ms: began.elapsed().as_millis() as u64,
             limit_ms: probe.limit.as_millis() as u64,
             outcome,

@@ -3,55 +3,61 @@
 //! It is not the thread of the watchdog, because a subscriber may block (on a pipe that nobody reads, for example),
 //! and writes to descriptors of the program, which the watchdog has not.
 
+#[cfg(feature = "metrics")]
+mod figures;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
 
+use crate::detector::Shared;
 use crate::incident::Incident;
 
-/// How many messages may wait for the reporter. Further ones are counted and lost.
+/// How many messages may wait for the reporter. Further ones are counted and lost, but for the ends of stalls, which the
+/// watchdog sends again.
 pub(crate) const WAITING_MAX: usize = 64;
 
 /// How many functions of a stack an event has. The message names the line of the one that matters.
 const FRAMES_MAX: usize = 16;
 
-/// A message of the watchdog.
-pub(crate) enum Message {
-    /// A stall began, lasts, or ended; and how many reports were left out before this one.
-    Report(Arc<Incident>, u64),
-    /// The figures of each worker, for metrics.
-    #[cfg(feature = "metrics")]
-    Workers(Vec<crate::WorkerSnapshot>),
+/// A message of the watchdog: a stall began, lasts, or ended.
+pub(crate) struct Message {
+    pub(crate) incident: Arc<Incident>,
+    /// How many events were left out before this one. `None`: this is left out, too, and is for metrics alone.
+    pub(crate) event: Option<u64>,
 }
 
 /// Reports until the watchdog ends.
-pub(crate) fn run(messages: &Receiver<Message>) {
-    for message in messages {
-        // A subscriber of the program may panic.
-        let _ = catch_unwind(AssertUnwindSafe(|| report(&message)));
+pub(crate) fn run(messages: &Receiver<Message>, shared: &Shared) {
+    #[cfg(feature = "metrics")]
+    let mut figures = figures::Figures::default();
+    // The figures of the workers are new as often as looks are taken. Without metrics nobody wants them.
+    let is_wanted = cfg!(feature = "metrics");
+    let patience = if is_wanted { shared.config.look_interval } else { Duration::from_secs(3_600) };
+    loop {
+        let message = match messages.recv_timeout(patience) {
+            Ok(message) => Some(message),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        // A subscriber of the program, or its recorder of metrics, may panic.
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            if let Some((incident, suppressed)) = message.as_ref().and_then(to_event) {
+                event(incident, suppressed);
+            }
+        }));
+        #[cfg(feature = "metrics")]
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            message.iter().for_each(|message| figures.count(&message.incident));
+            figures.set_workers(shared);
+        }));
     }
 }
 
-fn report(message: &Message) {
-    match message {
-        Message::Report(incident, suppressed) => {
-            event(incident, *suppressed);
-            #[cfg(feature = "metrics")]
-            count(incident);
-        }
-        #[cfg(feature = "metrics")]
-        Message::Workers(workers) => {
-            for worker in workers {
-                let labels = [("worker", worker.name.clone())];
-                metrics::gauge!("stalls_heartbeat_late_p50_seconds", &labels)
-                    .set(worker.lateness.p50_us as f64 / 1e6);
-                metrics::gauge!("stalls_heartbeat_late_p99_seconds", &labels)
-                    .set(worker.lateness.p99_us as f64 / 1e6);
-                metrics::gauge!("stalls_heartbeat_late_max_seconds", &labels)
-                    .set(worker.lateness.max_us as f64 / 1e6);
-            }
-        }
-    }
+/// The incident of a message that is an event, and how many were left out before.
+fn to_event(message: &Message) -> Option<(&Incident, u64)> {
+    Some((&*message.incident, message.event?))
 }
 
 fn event(incident: &Incident, suppressed: u64) {
@@ -72,20 +78,5 @@ fn event(incident: &Incident, suppressed: u64) {
             target: "stalls", id = incident.id, worker = incident.worker, class, lasted_ms = incident.lasted_ms,
             suppressed, "{incident}"
         );
-    }
-}
-
-#[cfg(feature = "metrics")]
-fn count(incident: &Incident) {
-    let labels = [
-        ("worker", incident.worker.clone()),
-        ("class", incident.verdict.class().name().to_owned()),
-    ];
-    if incident.is_ongoing {
-        metrics::gauge!("stalls_ongoing_seconds", &labels).set(incident.lasted_ms as f64 / 1e3);
-    } else {
-        metrics::gauge!("stalls_ongoing_seconds", &labels).set(0.0);
-        metrics::counter!("stalls_total", &labels).increment(1);
-        metrics::histogram!("stalls_seconds", &labels).record(incident.lasted_ms as f64 / 1e3);
     }
 }

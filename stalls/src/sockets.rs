@@ -11,19 +11,27 @@ use rustix::net::{
 use crate::proc::socket::{Socket, parse, request};
 
 /// More sockets are left out: 256 datagrams hold some 50,000.
-const DATAGRAMS_MAX: usize = 256;
+pub(crate) const DATAGRAMS_MAX: usize = 256;
 
 /// Both families of TCP sockets.
 pub(crate) const FAMILIES: [i32; 2] = [libc::AF_INET, libc::AF_INET6];
 
 /// A socket to the kernel that stays open.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct SocketDiag {
+    is_allowed: bool,
     socket: Option<OwnedFd>,
     buf: Vec<u8>,
+    /// Whether sockets were left out of an answer, once.
+    pub(crate) has_left_out: bool,
 }
 
 impl SocketDiag {
+    /// `is_allowed`: as in [`Config`](crate::Config::netlink).
+    pub(crate) fn new(is_allowed: bool) -> Self {
+        Self { is_allowed, socket: None, buf: Vec::new(), has_left_out: false }
+    }
+
     /// All TCP sockets of `families` in one of `states`, with an extension as in [`request`].
     pub(crate) fn sockets(
         &mut self,
@@ -31,6 +39,9 @@ impl SocketDiag {
         states: &[u8],
         extension: Option<u8>,
     ) -> io::Result<Vec<Socket>> {
+        if !self.is_allowed {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "Config::netlink is off"));
+        }
         let mut sockets = Vec::new();
         let asked = families.iter().try_for_each(|family| {
             self.ask(&request(*family as u8, states, extension), &mut sockets)
@@ -61,6 +72,7 @@ impl SocketDiag {
             }
         }
         self.socket = None;
+        self.has_left_out = true;
         Ok(())
     }
 }

@@ -1,25 +1,26 @@
 //! The watchdog: looks at the hearts, examines what stalls, and says what it is.
 
 mod budget;
+mod process;
 mod threads;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
-use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::{Duration, Instant};
 
 use crate::detector::Shared;
 use crate::evidence::{Evidence, Look};
-use crate::examine::{Baseline, Examiner};
+use crate::examine::{Baseline, Examiner, has_ended};
 use crate::heart::HeartState;
 use crate::incident::Incident;
 use crate::look::Looker;
 use crate::pool::PoolThread;
 use crate::report::Message;
 use crate::stack::{ThreadRef, signal};
-use crate::verdict::{Class, Confidence, judge};
+use crate::verdict::{Class, judge};
 use budget::MinuteBudget;
 use threads::Active;
 
@@ -27,13 +28,14 @@ use threads::Active;
 const BASELINE_INTERVAL: Duration = Duration::from_secs(1);
 /// How many looks are evidence. At the default of 500 ms they cover 4 s.
 const LOOKS: usize = 8;
-/// How many times in a minute stalled workers are examined, and how many times threads of pools: each takes some
+/// How many times in a minute stalled workers are examined, and how many times threads of pools: each takes a look, some
 /// milliseconds of the watchdog and up to 4 signals, and workers under great load may stall a little all the time.
 const EXAMINATIONS_MAX: u32 = 120;
 /// How many stacks of a thread are kept over the reports of one stall.
 const STACKS_MAX: usize = 16;
-/// An incident of the process is over when so many looks in a row do not show it.
-const ABSENT_LOOKS: u32 = 2;
+/// How many ends of stalls wait for a reporter that has fallen behind. Each takes about 1 KB. Further ones are counted and
+/// lost.
+const ENDS_MAX: usize = 1_024;
 /// The pause after the first panic of the watchdog. Each is twice as long as the one before, up to the longest, so
 /// that a panic that repeats costs little.
 const AFTER_PANIC: Duration = Duration::from_millis(if cfg!(test) { 10 } else { 500 });
@@ -43,7 +45,7 @@ const PANICS_MAX: u32 = 10;
 
 /// Runs until the detector is dropped.
 pub(crate) fn run(shared: &Arc<Shared>, reports: &SyncSender<Message>) {
-    if let Err(error) = signal::isolate_this_thread() {
+    if let Err(error) = signal::isolate_this_thread(shared.config.own_descriptors) {
         shared.note(format!("anything, once no descriptor is left: close_range: {error}"));
     }
     let mut pause = AFTER_PANIC;
@@ -67,7 +69,7 @@ fn close_open_incidents(shared: &Shared, reports: &SyncSender<Message>) {
     for incident in left {
         let incident = Arc::new(Incident { is_ongoing: false, ..Incident::clone(&incident) });
         shared.incidents.update(Arc::clone(&incident));
-        let _ = reports.try_send(Message::Report(incident, 0));
+        let _ = reports.try_send(Message { incident, event: Some(0) });
     }
 }
 
@@ -124,6 +126,8 @@ struct Watchdog<'a> {
     /// what has gone must not stay here.
     hearts: Vec<Arc<HeartState>>,
     pool_threads: Vec<Arc<PoolThread>>,
+    /// Ends that the reporter has not taken.
+    ends: VecDeque<Message>,
     ids: u64,
     budget: MinuteBudget,
     examinations: MinuteBudget,
@@ -132,15 +136,9 @@ struct Watchdog<'a> {
 
 impl<'a> Watchdog<'a> {
     fn new(shared: &'a Arc<Shared>, reports: &'a SyncSender<Message>) -> Self {
-        let looker = Looker::new(
-            shared.epoch,
-            shared.gauges.clone(),
-            shared.counted_listeners.clone(),
-            Arc::clone(&shared.last_probe),
-            shared.config.connections_interval,
-        );
+        let mut looker = Looker::new(shared);
         let examiner = Examiner::new(shared.config.signal, shared.config.symbol_bytes_max);
-        for reason in looker.unseen.iter().cloned().chain(examiner.unseen()) {
+        for reason in looker.unseen.drain(..).chain(examiner.unseen()) {
             shared.note(reason);
         }
         Self {
@@ -158,6 +156,7 @@ impl<'a> Watchdog<'a> {
             open: HashMap::new(),
             hearts: Vec::new(),
             pool_threads: Vec::new(),
+            ends: VecDeque::new(),
             ids: shared.incidents.all().iter().map(|incident| incident.id).max().unwrap_or(0),
             budget: MinuteBudget::new(shared.config.reports_per_minute),
             examinations: MinuteBudget::new(EXAMINATIONS_MAX),
@@ -232,8 +231,7 @@ impl<'a> Watchdog<'a> {
             self.shared.pool_threads.retain(|thread| !thread.is_gone.load(Acquire));
             self.forget_removed();
             self.examiner.drop_unused_symbols();
-            #[cfg(feature = "metrics")]
-            let _ = self.reports.try_send(Message::Workers(self.shared.workers()));
+            self.send_again();
         }
     }
 
@@ -265,13 +263,18 @@ impl<'a> Watchdog<'a> {
         if self.open.get(&subject).is_some_and(|open| open.late_beats != late_beats) {
             self.close(subject, Some(last_late)); // the heart has beaten since, and knows how late
         }
+        let late = heart.late().map_or(Duration::ZERO, |(_, late)| late);
+        let is_late = late >= self.shared.config.threshold;
+        if is_late && heart.thread.as_ref().is_some_and(has_ended) {
+            // Its runtime has leaked the task that beats it, so it is never dropped.
+            heart.is_gone.store(true, Release);
+        }
         if heart.is_gone.load(Acquire) {
             self.close(subject, None);
             self.baselines.remove(&key);
             return;
         }
-        let late = heart.late().map_or(Duration::ZERO, |(_, late)| late);
-        if late < self.shared.config.threshold {
+        if !is_late {
             // The beat may be stored, and not yet counted as late.
             let (late_beats_now, last_late) = heart.late_beats();
             self.close(subject, (late_beats_now != late_beats).then_some(last_late));
@@ -284,10 +287,11 @@ impl<'a> Watchdog<'a> {
         if heart.thread.as_ref().is_some_and(is_stopped) {
             return; // by a debugger, for example
         }
-        let mut evidence = self.evidence(Some(late));
+        let may_examine = self.examinations.take();
+        let mut evidence = self.evidence(Some(late), may_examine);
         let is_over = || heart.last_beat() != last_beat;
         match &heart.thread {
-            _ if !self.examinations.take() => {
+            _ if !may_examine => {
                 evidence
                     .unseen
                     .push(format!("threads: {EXAMINATIONS_MAX} examined in this minute"));
@@ -325,46 +329,13 @@ impl<'a> Watchdog<'a> {
         }
     }
 
-    /// Judges the looks alone: they show what does not stop a heart.
-    fn check_process(&mut self) {
-        let is_heart_late = self.open.keys().any(|subject| matches!(subject, Subject::Heart(_)));
-        let evidence = self.evidence(None);
-        let mut found = Vec::new();
-        // While a heart is late, the looks are evidence of its stall.
-        if is_heart_late {
-            self.looker.forget_connections();
-        } else {
-            found = judge(&evidence).findings;
-            found.retain(|finding| {
-                finding.class != Class::Unknown && finding.confidence >= Confidence::Likely
-            });
-        }
-        let known: Vec<Subject> = self.open.keys().copied().collect();
-        for subject in known {
-            let Subject::Process(class) = subject else { continue };
-            let is_there = found.iter().any(|finding| finding.class == class);
-            let Some(open) = self.open.get_mut(&subject) else { continue };
-            open.absent_looks = if is_there { 0 } else { open.absent_looks + 1 };
-            if open.absent_looks >= ABSENT_LOOKS {
-                self.close(subject, None);
-            }
-        }
-        for finding in found {
-            let subject = Subject::Process(finding.class);
-            let lasted =
-                self.open.get(&subject).map_or(Duration::ZERO, |open| open.began.elapsed());
-            if self.is_report_due(subject, lasted) {
-                self.report(subject, "", lasted, 0, evidence.clone());
-            }
-        }
-    }
-
     fn look(&mut self, is_urgent: bool) {
         self.last_look = Some(Instant::now());
         if self.looks.len() == LOOKS {
             self.looks.pop_front();
         }
         let mut look = self.looker.look(is_urgent);
+        self.looker.unseen.drain(..).for_each(|reason| self.shared.note(reason));
         let late = self.shared.hearts.map(|heart| heart.late().map(|(_, late)| late));
         let latest = late.into_iter().flatten().max();
         let latest = latest.filter(|late| *late >= self.shared.config.threshold);
@@ -372,9 +343,10 @@ impl<'a> Watchdog<'a> {
         self.looks.push_back(look);
     }
 
-    fn evidence(&mut self, late: Option<Duration>) -> Evidence {
-        // Each stall has a fresh look. Hearts that are late at the same time share one.
-        if late.is_some()
+    /// `may_look`: each stall has a fresh look, as long as stalls are examined. Hearts that are late at the same time share
+    /// one.
+    fn evidence(&mut self, late: Option<Duration>, may_look: bool) -> Evidence {
+        if may_look
             && self.last_look.is_none_or(|last| last.elapsed() > self.shared.config.interval)
         {
             self.look(true);
@@ -446,17 +418,45 @@ impl<'a> Watchdog<'a> {
         for subject in known {
             self.close(subject, None);
         }
+        self.send_again();
     }
 
-    /// Keeps an incident, and reports it if the budget has something left, or in any case if `is_free`. Whether it was
-    /// reported.
+    /// Keeps an incident, and sends it to the reporter: as an event if the budget has something left, or in any case if
+    /// `is_free`. Whether it is an event.
     fn publish(&mut self, incident: &Incident, is_free: bool) -> bool {
         let incident = Arc::new(incident.clone());
         self.shared.incidents.update(Arc::clone(&incident));
-        let message = Message::Report(incident, self.budget.suppressed);
-        let is_reported = (is_free || self.budget.take()) && self.reports.try_send(message).is_ok();
+        let is_event = is_free || self.budget.take();
+        let event = is_event.then_some(self.budget.suppressed);
+        let is_reported = self.send(Message { incident, event }) && is_event;
         self.budget.suppressed = if is_reported { 0 } else { self.budget.suppressed + 1 };
         is_reported
+    }
+
+    /// Whether the reporter has the message, or will have it. If it has fallen behind, because a subscriber blocks, an
+    /// end waits here: a stall that was reported must not last for ever in the log and in metrics.
+    fn send(&mut self, message: Message) -> bool {
+        match self.reports.try_send(message) {
+            Ok(()) => true,
+            Err(TrySendError::Full(Message { incident, event }))
+                if !incident.is_ongoing && self.ends.len() < ENDS_MAX =>
+            {
+                let evidence = Evidence::default(); // an end says nothing of it
+                let incident = Arc::new(Incident { evidence, ..Incident::clone(&incident) });
+                self.ends.push_back(Message { incident, event });
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Sends the ends that wait, as far as the reporter takes them.
+    fn send_again(&mut self) {
+        while let Some(message) = self.ends.pop_front() {
+            if let Err(TrySendError::Full(message)) = self.reports.try_send(message) {
+                return self.ends.push_front(message);
+            }
+        }
     }
 }
 

@@ -89,6 +89,13 @@ fn a_lost_accept_needs_two_probes_and_their_listener() {
     assert!(!lost(&|it| probe(it, &|probe| probe.addr.set_port(1))));
     assert!(!lost(&|it| probe(it, &|probe| probe.addr.set_ip([127, 0, 0, 9].into()))));
     assert!(!lost(&|it| it.looks.last_mut().unwrap().listeners[0].queue = 1));
+    // A probe that met a loop that stood still, or one of which no look tells.
+    let is_late = |late_ms: Option<u64>| {
+        lost(&|it| it.looks.iter_mut().for_each(|look| look.heart_late_ms = late_ms))
+    };
+    assert!(is_late(None) && !is_late(Some(60)));
+    assert!(!lost(&|it| probe(it, &|probe| probe.at_ms = 9_000)));
+    assert!(!lost(&|it| probe(it, &|probe| probe.took_ms = 10)));
     for any in ["0.0.0.0", "::"] {
         let is_any = |it: &mut Evidence| {
             for look in &mut it.looks {

@@ -7,14 +7,14 @@ mod metrics_feature {
     use std::collections::BTreeMap;
     use std::sync::atomic::AtomicU64;
     use std::sync::atomic::Ordering::Acquire;
-    use std::sync::{Arc, Mutex};
-    use std::time::Instant;
+    use std::sync::{Arc, Mutex, OnceLock};
+    use std::time::{Duration, Instant};
 
     use metrics::{
         Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString,
         Unit,
     };
-    use owned_io_stalls::{Config, Detector};
+    use owned_io_stalls::{Config, Detector, Incident};
 
     use super::common::{LIMIT, wait_for, wait_for_end};
 
@@ -39,7 +39,7 @@ mod metrics_feature {
             let until = Instant::now() + LIMIT;
             while !self.get(name).is_some_and(&is_meant) {
                 assert!(Instant::now() < until, "{name}: {:?}", self.0.lock().unwrap());
-                std::thread::sleep(std::time::Duration::from_millis(20));
+                std::thread::sleep(Duration::from_millis(20));
             }
         }
     }
@@ -67,11 +67,46 @@ mod metrics_feature {
         }
     }
 
+    /// The recorder of all tests here.
+    fn figures() -> Figures {
+        static FIGURES: OnceLock<Figures> = OnceLock::new();
+        let install = || {
+            let figures = Figures::default();
+            metrics::set_global_recorder(figures.clone()).map_err(|_| "there is one").unwrap();
+            figures
+        };
+        FIGURES.get_or_init(install).clone()
+    }
+
+    /// The log has a limit, and metrics have none.
+    #[test]
+    fn a_stall_that_is_not_written_is_counted() {
+        let figures = figures();
+        let mut config = Config::default();
+        config.reports_per_minute = 0;
+        let detector = Detector::start(config).unwrap();
+        let heart = detector.watch_current_thread("unwritten");
+        wait_for(&detector, "unwritten", |it| it.worker == "unwritten");
+        heart.beat();
+        drop(heart);
+        let is_over = |it: &&Arc<Incident>| !it.is_ongoing;
+        let until = Instant::now() + LIMIT;
+        let class = loop {
+            if let Some(incident) = detector.incidents().iter().find(is_over) {
+                break incident.verdict.class();
+            }
+            assert!(Instant::now() < until, "it does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        figures.wait_for(&format!("stalls_total worker=unwritten class={}", class.name()), |it| {
+            it == 1
+        });
+    }
+
     /// A stall is counted when it is over, and meanwhile a gauge has its length.
     #[test]
     fn a_stall_in_metrics() {
-        let figures = Figures::default();
-        metrics::set_global_recorder(figures.clone()).map_err(|_| "there is one").unwrap();
+        let figures = figures();
         let detector = Detector::start(Config::default()).unwrap();
         let heart = detector.watch_current_thread("silent");
         let incident = wait_for(&detector, "metrics", |it| it.worker == "silent" && it.reports > 2);

@@ -4,9 +4,9 @@ mod common;
 
 use std::future::poll_fn;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::{End, wait_for};
+use common::{End, LIMIT, wait_for};
 use owned_io_stalls::{Class, Config, Detector};
 
 #[test]
@@ -37,4 +37,31 @@ fn a_task_that_is_always_ready() {
     assert!(!incident.verdict.has(Class::BlockedLoop), "{incident}");
     end.set();
     worker.join().unwrap();
+}
+
+/// monoio leaks the tasks that wait when their runtime ends, and with them the heart.
+#[test]
+fn a_runtime_that_has_ended_does_not_stall() {
+    let detector = Detector::start(Config::default()).unwrap();
+    let watched = detector.clone();
+    let worker = std::thread::spawn(move || {
+        let mut runtime =
+            monoio::RuntimeBuilder::<monoio::IoUringDriver>::new().enable_timer().build().unwrap();
+        runtime.block_on(async move {
+            let heart = watched.watch_current_thread("ring 0");
+            monoio::spawn(async move {
+                loop {
+                    heart.beat();
+                    monoio::time::sleep(heart.interval()).await;
+                }
+            });
+            monoio::time::sleep(Duration::from_millis(100)).await;
+        });
+    });
+    worker.join().unwrap();
+    let until = Instant::now() + LIMIT;
+    while !detector.snapshot().workers.is_empty() {
+        assert!(Instant::now() < until, "{:#?}", detector.snapshot());
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }

@@ -28,8 +28,8 @@ fn become_nobody() {
     assert_eq!(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) }, 0);
 }
 
-/// From now on this thread, and those that it starts, get `EPERM` from system calls that a strict sandbox refuses.
-fn refuse_system_calls() {
+/// From now on this thread, and those that it starts, get `answer` to system calls that a strict sandbox refuses.
+fn refuse_system_calls(answer: u32) {
     const REFUSED: [libc::c_long; 8] = [
         libc::SYS_process_vm_readv,
         libc::SYS_ptrace,
@@ -56,7 +56,7 @@ fn refuse_system_calls() {
     program.push(instruction(LOAD, FIRST_ARGUMENT, 0, 0));
     program.push(instruction(IS_EQUAL, libc::AF_NETLINK as u32, 1, 0));
     program.push(instruction(RETURN, libc::SECCOMP_RET_ALLOW, 0, 0));
-    program.push(instruction(RETURN, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0, 0));
+    program.push(instruction(RETURN, answer, 0, 0));
     rustix::thread::set_no_new_privs(true).unwrap();
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
     // SAFETY: `filter` names `len` instructions, which live until the call has copied them.
@@ -100,6 +100,7 @@ fn find_stall(detector: &Detector, name: &'static str, work: fn(&End)) -> Incide
 #[test]
 fn child() {
     let Some(which) = common::which_child() else { return };
+    let mut config = Config::default();
     match &*which {
         "not dumpable" => {
             become_nobody();
@@ -110,9 +111,13 @@ fn child() {
             // To change the user has made it not dumpable.
             set_dumpable_behavior(DumpableBehavior::Dumpable).unwrap();
         }
-        _ => refuse_system_calls(),
+        "seccomp" => refuse_system_calls(libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        _ => {
+            (config.signal, config.own_descriptors, config.netlink) = (None, false, false);
+            refuse_system_calls(libc::SECCOMP_RET_KILL_PROCESS);
+        }
     }
-    let detector = Detector::start(Config::default()).unwrap();
+    let detector = Detector::start(config).unwrap();
     tell("sleeps", &find_stall(&detector, "sleeps", sleeps));
     tell("computes", &find_stall(&detector, "computes", computes));
     tell("snapshot", &detector.snapshot());
@@ -177,4 +182,16 @@ fn a_process_under_a_seccomp_filter() {
     let missing = &computes.evidence.unseen;
     assert!(missing.iter().any(|it| it.contains("not permitted")), "{missing:#?}");
     assert!(computes.evidence.threads[0].stacks.is_empty(), "{computes:#?}");
+}
+
+/// The program would end with the first of these system calls. So none of them is made.
+#[test]
+fn a_process_under_a_seccomp_filter_that_kills() {
+    let (sleeps, computes, unseen) = found_by("seccomp that kills");
+    for reason in ["Config::netlink is off", "Config::own_descriptors is off"] {
+        assert!(unseen.iter().any(|it| it.ends_with(reason)), "{reason}: {unseen:#?}");
+    }
+    assert_eq!(sleeps.verdict.class(), Class::BlockedLoop, "{sleeps}");
+    assert_eq!(sleeps.verdict.confidence(), Confidence::Certain, "{sleeps}");
+    assert_nothing_is_sure(&computes);
 }

@@ -145,8 +145,16 @@ fn is_blocked(threads: &[String]) -> (Confidence, String) {
 #[test]
 fn a_call_that_may_be_a_park_is_sure_with_a_stack_alone() {
     const LOCK: &str = "std::sys::sync::mutex::futex::Mutex::lock_contended";
+    // `futures::executor::block_on` in a task.
+    const NESTED: [&str; 4] = [
+        "std::thread::park",
+        "futures_executor::local_pool::run_executor",
+        "shop::waits",
+        "tokio::runtime::task::raw::poll",
+    ];
     for (call, names, confidence) in [
         ("futex", &["shop::waits", "tokio::runtime::task::raw::poll"][..], Confidence::Certain),
+        ("futex", &NESTED, Confidence::Certain),
         ("futex", &["syscall", LOCK, "shop::run"], Confidence::Certain),
         ("futex", &["syscall", "std::thread::park", "shop::block_on"], Confidence::Possible),
         ("futex", &["syscall"], Confidence::Possible),

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
 
+use owned_io_stalls::{Counted, Gauge};
+
 pub use per_address::{AddressLimit, AddressPermit};
 
 /// The limit on the connections that all workers together serve at once.
@@ -29,6 +31,8 @@ pub struct SharedConnectionLimit {
 pub struct ConnectionLimit {
     limit: SharedConnectionLimit,
     local: Rc<Local>,
+    /// Counts waits for a permit while they last.
+    pauses: Option<Gauge>,
 }
 
 /// Permission to serve one connection. Dropping it releases it.
@@ -91,7 +95,7 @@ impl SharedConnectionLimit {
 
     /// The limit for one worker.
     pub fn for_worker(&self) -> ConnectionLimit {
-        ConnectionLimit { limit: self.clone(), local: Rc::default() }
+        ConnectionLimit { limit: self.clone(), local: Rc::default(), pauses: None }
     }
 }
 
@@ -101,23 +105,30 @@ impl ConnectionLimit {
         SharedConnectionLimit::new(count, AddressLimit::default()).for_worker()
     }
 
+    /// The same limit. Its waits for a permit are counted in `pauses` while they last.
+    #[must_use]
+    pub fn with_pauses(self, pauses: Option<Gauge>) -> Self {
+        Self { pauses, ..self }
+    }
+
     /// Waits for a client by polling `accept`, but only while a permit is free. Returns the permit together
     /// with the client.
     ///
     /// The permit is not held in the meantime, so a listener without clients withholds none from the others.
     pub async fn acquire<F: Future>(&self, accept: F) -> (Permit, F::Output) {
         let mut accept = pin!(accept);
-        let mut is_waiting = false;
+        let mut waiting: Option<Option<Counted>> = None;
         poll_fn(|cx| {
             // Taken before the poll, because another worker may want the last permit too. Dropped, and so
             // released, if no client is there.
             let Poll::Ready(permit) = self.poll_permit(cx) else {
-                if !std::mem::replace(&mut is_waiting, true) {
+                waiting.get_or_insert_with(|| {
                     self.limit.shared.waits.fetch_add(1, Ordering::Relaxed);
-                }
+                    self.pauses.as_ref().map(Gauge::count)
+                });
                 return Poll::Pending;
             };
-            is_waiting = false;
+            waiting = None;
             let output = ready!(accept.as_mut().poll(cx));
             Poll::Ready((permit, output))
         })

@@ -17,7 +17,7 @@ use crate::stalls::Stalls;
 const BODY_BYTES_MAX: usize = 256 * 1024;
 
 /// An answer is made on the loop of the worker that is asked, in some 100 µs for each stall. So it is made once in this
-/// time, whoever asks.
+/// time, whoever asks, or by each worker once if all are asked at the same moment.
 const MADE_EVERY: Duration = Duration::from_millis(500);
 
 /// How many answers the workers together send at once: in all 2 MiB.
@@ -52,17 +52,10 @@ impl LastBody {
         body
     }
 
-    /// The last body, or one that `make` makes if that is old. Others who ask wait for it meanwhile.
+    /// The last body, or one that `make` makes if that is old. Nobody waits for it: a worker that asks meanwhile would
+    /// stall, and makes one of its own.
     fn get(&self, make: impl FnOnce() -> Vec<u8>) -> Arc<[u8]> {
-        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((made, body)) = &*last
-            && made.elapsed() < MADE_EVERY
-        {
-            return Arc::clone(body);
-        }
-        let body: Arc<[u8]> = make().into();
-        *last = Some((Instant::now(), Arc::clone(&body)));
-        body
+        self.recent().unwrap_or_else(|| self.put(make()))
     }
 }
 
@@ -310,6 +303,17 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &body.get(|| unreachable!("it is new"))));
         body.0.lock().unwrap().as_mut().unwrap().0 -= MADE_EVERY;
         assert_eq!(*body.get(|| b"second".to_vec()), *b"second");
+    }
+
+    /// Somebody who asks while an answer is made makes another, and does not wait.
+    #[test]
+    fn nobody_waits_while_an_answer_is_made() {
+        let body = LastBody::default();
+        let slow = body.get(|| {
+            assert_eq!(*body.get(|| b"meanwhile".to_vec()), *b"meanwhile");
+            b"slow".to_vec()
+        });
+        assert_eq!(*slow, *b"slow");
     }
 
     #[test]

@@ -37,26 +37,38 @@ pub(crate) struct OpenFile {
     file: Option<File>,
 }
 
-/// The longest of these files, `netstat`, has some 8 KiB.
-const OPEN_FILE_BYTES_MAX: usize = 64 << 10;
+/// How much is read at once. Nearly all of these files are shorter: `netstat` has some 8 KiB.
+const OPEN_FILE_STEP_BYTES: usize = 64 << 10;
+
+/// Longer files are cut off. `fdinfo` of a ring has a line for each completion that was not read, and for each
+/// operation that waits for readiness: 1 MiB are some 20,000 completions.
+const OPEN_FILE_BYTES_MAX: usize = 1 << 20;
 
 impl OpenFile {
     pub(crate) fn new(path: impl Into<String>) -> Self {
         Self { path: path.into(), file: None }
     }
 
-    /// What it says now, through a buffer that is used again. Nothing if it cannot be read.
+    /// What it says now, through a buffer that is used again. Nothing if it cannot be read. What is longer than a step
+    /// is the rest of the same text: the kernel keeps it until it is read from the beginning.
     pub(crate) fn read<'b>(&mut self, buf: &'b mut Vec<u8>) -> Cow<'b, str> {
         if self.file.is_none() {
             self.file = File::open(&self.path).ok();
         }
-        buf.resize(OPEN_FILE_BYTES_MAX, 0);
-        let read = self.file.as_ref().map(|file| file.read_at(buf, 0));
-        let Some(Ok(read)) = read else {
-            self.file = None;
-            return Cow::Borrowed("");
-        };
-        String::from_utf8_lossy(&buf[..read])
+        let mut end = 0;
+        loop {
+            let until = end + OPEN_FILE_STEP_BYTES;
+            buf.resize(until, 0);
+            let read = self.file.as_ref().map(|file| file.read_at(&mut buf[end..], end as u64));
+            let Some(Ok(read)) = read else {
+                self.file = None;
+                return Cow::Borrowed("");
+            };
+            end += read;
+            if end < until || end >= OPEN_FILE_BYTES_MAX {
+                return String::from_utf8_lossy(&buf[..end]);
+            }
+        }
     }
 }
 
@@ -75,13 +87,34 @@ pub(crate) fn field(text: &str, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_file_is_read_to_its_end_within_the_bound() {
+        let path = std::env::temp_dir().join(format!("stalls-{}", std::process::id()));
+        let mut file = OpenFile::new(path.to_str().unwrap());
+        let mut buf = Vec::new();
+        for (bytes, expected) in [
+            (10, 10),
+            (OPEN_FILE_STEP_BYTES, OPEN_FILE_STEP_BYTES),
+            (3 * OPEN_FILE_STEP_BYTES + 1, 3 * OPEN_FILE_STEP_BYTES + 1),
+            (2 * OPEN_FILE_BYTES_MAX, OPEN_FILE_BYTES_MAX),
+            (7, 7),
+        ] {
+            let text: String = ('a'..='z').cycle().take(bytes).collect();
+            std::fs::write(&path, &text).unwrap();
+            assert_eq!(file.read(&mut buf), text[..expected], "{bytes}");
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+
     #[test]
     fn a_field_is_found_by_its_whole_name() {
         let text = "SqHeadMask:\t1\nSqHead:\t7\nnr_throttled 5\nbad: x\n";
-        assert_eq!(super::field(text, "SqHead"), Some(7));
-        assert_eq!(super::field(text, "nr_throttled"), Some(5));
-        assert_eq!(super::field(text, "bad"), None);
-        assert_eq!(super::field(text, "Sq"), None);
-        assert_eq!(super::field("", ""), None);
+        assert_eq!(field(text, "SqHead"), Some(7));
+        assert_eq!(field(text, "nr_throttled"), Some(5));
+        assert_eq!(field(text, "bad"), None);
+        assert_eq!(field(text, "Sq"), None);
+        assert_eq!(field("", ""), None);
     }
 }

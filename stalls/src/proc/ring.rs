@@ -26,6 +26,9 @@ pub struct Ring {
     pub unsubmitted: Vec<(String, u32)>,
     /// Completions that found no room and wait in the kernel.
     pub overflowed: u32,
+    /// The completion queue is full, and the kernel's list of those without room was not read: it is at the end of a
+    /// text that was too long.
+    pub is_full: bool,
     /// Operations that wait for readiness.
     pub polls: u32,
 }
@@ -54,9 +57,11 @@ pub fn parse(descriptor: u32, text: &str) -> Option<Ring> {
         ..Ring::default()
     };
     let mut section = "";
+    let mut has_overflow_list = false;
     for line in text.lines() {
         if line.starts_with(|first: char| first.is_ascii_alphabetic()) {
             section = line.split(':').next().unwrap_or_default();
+            has_overflow_list |= section == "CqOverflowList";
         } else if let Some((_, rest)) = line.split_once("opcode:")
             && section == "SQEs"
         {
@@ -73,7 +78,15 @@ pub fn parse(descriptor: u32, text: &str) -> Option<Ring> {
             ring.overflowed = ring.overflowed.saturating_add(1);
         }
     }
+    let room = mask(text, "CqMask").map(|mask| mask.saturating_add(1));
+    ring.is_full = !has_overflow_list && room.is_some_and(|room| ring.unread_count() >= room);
     Some(ring)
+}
+
+/// A mask, which the kernel writes in hexadecimal digits.
+fn mask(text: &str, name: &str) -> Option<u32> {
+    let digits = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t0x"))?;
+    u32::from_str_radix(digits.trim_end(), 16).ok()
 }
 
 #[cfg(test)]
@@ -100,6 +113,20 @@ CqOverflowList:
         assert_eq!((ring.descriptor, ring.unsubmitted_count(), ring.unread_count()), (7, 3, 3));
         assert_eq!(ring.unsubmitted, [("ACCEPT".to_owned(), 1), ("RECV".to_owned(), 2)]);
         assert_eq!((ring.polls, ring.overflowed), (1, 1));
+    }
+
+    /// 8,192 completions that were not read are 400 KB, and the list of further ones comes behind them.
+    #[test]
+    fn a_full_queue_stands_for_a_list_that_was_cut_off() {
+        let full = FDINFO.replace("CqTail:\t7", "CqTail:\t260");
+        let (before_list, _) = full.split_once("CqOverflowList").unwrap();
+        let found = |text: &str| parse(7, text).map(|ring| (ring.is_full, ring.overflowed));
+        assert_eq!(found(before_list), Some((true, 0)));
+        assert_eq!(found(&full), Some((false, 1)), "the list says it");
+        let (before_list, _) = FDINFO.split_once("CqOverflowList").unwrap();
+        assert_eq!(found(before_list), Some((false, 0)), "3 of 256");
+        assert_eq!(found(&before_list.replace("0xff", "0xz")), Some((false, 0)));
+        assert_eq!(found(&full.replace("0xff", "0xffffffff")), Some((false, 1)));
     }
 
     #[test]

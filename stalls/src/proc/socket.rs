@@ -56,6 +56,11 @@ pub fn is_at(listener: SocketAddr, local: SocketAddr) -> bool {
     listener.port() == local.port() && (is_any || listens == came_to)
 }
 
+/// Whether they are the same, but for the scope of an IPv6 address, which `sock_diag` does not have in it.
+pub fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
+    (one.ip(), one.port()) == (other.ip(), other.port())
+}
+
 /// The request for all TCP sockets of a family (`AF_INET` or `AF_INET6`) that are in one of `states`. `extension`: what
 /// the kernel adds to each, as in the constants.
 pub fn request(family: u8, states: &[u8], extension: Option<u8>) -> [u8; 72] {

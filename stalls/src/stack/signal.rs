@@ -345,8 +345,13 @@ fn block_signals() -> libc::sigset_t {
 /// So it can open files although the program has no descriptor left, and a handler of the program, which may write
 /// to a descriptor by its number, does not run here. The standard streams become `/dev/null`: keeping them open
 /// would keep their readers waiting. Returns an error if the table is still shared.
-pub(crate) fn isolate_this_thread() -> io::Result<()> {
+///
+/// `own_descriptors`: as in [`Config`](crate::Config::own_descriptors).
+pub(crate) fn isolate_this_thread(own_descriptors: bool) -> io::Result<()> {
     block_signals();
+    if !own_descriptors {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "Config::own_descriptors is off"));
+    }
     // SAFETY: with UNSHARE the descriptors are closed in a new table of this thread alone. The thread has been
     // started for the detector and holds no descriptor, so none that somebody owns is closed.
     let refused = unsafe {

@@ -20,8 +20,9 @@ use framehop::x86_64::{CacheX86_64 as Cache, UnwindRegsX86_64, UnwinderX86_64 as
 const FRAMES_MAX: usize = 128;
 /// How many values of the frame pointer are tried.
 const CANDIDATES_MAX: usize = 32;
-/// Longer unwind tables are not read; those of a browser have some 20 MB.
-const SECTION_BYTES_MAX: u64 = 32 << 20;
+/// How many bytes of unwind tables are read of all modules together. They stay in memory. Those of a server have some MB,
+/// those of a browser some 20.
+const TABLE_BYTES_MAX: u64 = 32 << 20;
 /// A program with more libraries than this has stacks that end early.
 const MODULES_MAX: usize = 256;
 
@@ -41,12 +42,15 @@ pub(super) struct Unwound {
 pub(super) struct Unwind {
     native: Native<Vec<u8>>,
     cache: Cache,
+    /// How many bytes of [`TABLE_BYTES_MAX`] are left. A module whose tables do not fit has stacks that end early.
+    table_bytes_left: u64,
     pub(super) modules: Vec<Module>,
 }
 
 impl Unwind {
     pub(super) fn new() -> Self {
-        Self { native: Native::new(), cache: Cache::new(), modules: Vec::new() }
+        let (native, cache) = (Native::new(), Cache::new());
+        Self { native, cache, table_bytes_left: TABLE_BYTES_MAX, modules: Vec::new() }
     }
 
     pub(super) fn unwind(&mut self, registers: &Registers) -> Unwound {
@@ -154,12 +158,11 @@ impl Unwind {
             .start
             .wrapping_sub(mapping.offset)
             .wrapping_sub(segment.address().wrapping_sub(segment.file_range().0));
-        let section = |name: &str| {
+        let left = &mut self.table_bytes_left;
+        let mut section = |name: &str| {
             let section = file.section_by_name(name)?;
-            if section.size() > SECTION_BYTES_MAX {
-                return None;
-            }
-            let range = section.address()..section.address() + section.size();
+            *left = left.checked_sub(section.size())?;
+            let range = section.address()..section.address().checked_add(section.size())?;
             Some((range, section.data().ok()?.to_vec()))
         };
         let (eh_frame_svma, eh_frame) = section(".eh_frame").unzip();
@@ -174,5 +177,26 @@ impl Unwind {
         let name = path.display().to_string();
         self.native.add_module(framehop::Module::new(name, mapping.range.clone(), bias, info));
         Some(bias)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Modules that come later, or whose tables are long, have none. They are known all the same.
+    #[test]
+    fn all_tables_together_have_a_bound() {
+        let read = |table_bytes_left: u64| {
+            let mut unwind = Unwind { table_bytes_left, ..Unwind::new() };
+            assert!(unwind.load_modules());
+            (table_bytes_left - unwind.table_bytes_left, unwind.modules.len())
+        };
+        let (all, modules) = read(TABLE_BYTES_MAX);
+        assert!(all > 0);
+        let (some, as_many) = read(all / 2);
+        assert!(some <= all / 2);
+        assert_eq!(as_many, modules);
+        assert_eq!(read(0).0, 0);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Class, Confidence, Finding};
 use crate::evidence::{Evidence, Listener, Look, ProbeOutcome};
-use crate::proc::socket::is_at;
+use crate::proc::socket::{is_at, is_same};
 
 /// How many probes in a row must get no byte. One may have met a busy server.
 const SILENT_PROBES_MIN: u32 = 2;
@@ -82,6 +82,9 @@ fn full_listener(evidence: &Evidence) -> Option<(&Listener, String)> {
 }
 
 /// The queue does not get empty while the loop runs. While entries are not submitted, accepts are not either.
+///
+/// A program that is at a limit of its own accepts nobody on purpose, and its queue looks the same but for one thing:
+/// clients who wait do not come again, so its length often stays the same.
 pub(super) fn starvation(evidence: &Evidence) -> Option<Finding> {
     if super::ring::waiting_entries(evidence).is_some() {
         return None;
@@ -94,16 +97,22 @@ pub(super) fn starvation(evidence: &Evidence) -> Option<Finding> {
     // In a busy server, too, connections wait at most looks. But their number goes up and down within these seconds.
     let is_standing =
         run.len() == evidence.looks.len() && run.windows(2).all(|pair| pair[0].1 <= pair[1].1);
+    let is_constant = last.1 < listener.backlog && run.iter().all(|it| it.1 == last.1);
     let probe = evidence.looks.last()?.probe.as_ref();
     let is_probe_late = probe.is_some_and(|probe| {
-        probe.took_ms >= probe.limit_ms
+        // A probe that met a standstill, or was long ago, tells nothing of this queue.
+        let ended_ms = probe.at_ms.saturating_add(probe.took_ms);
+        let in_vain_ms = ended_ms.saturating_sub(probe.at_ms.max(first.0));
+        in_vain_ms >= probe.limit_ms.min(STUCK_MS_MIN)
+            && probe.took_ms >= probe.limit_ms
             && probe.outcome != ProbeOutcome::Refused
             && probe.outcome != ProbeOutcome::Failed
     });
     let confidence = match is_probe_late {
         true => Confidence::Certain,
-        false if is_full || is_standing => Confidence::Likely,
-        false => return None,
+        false if !is_full && !is_standing => return None,
+        false if is_constant => Confidence::Possible,
+        false => Confidence::Likely,
     };
     let mut sentences = vec![format!(
         "The accept queue of {} was never empty for {} ms: {} connections at the looks, of {}.",
@@ -121,7 +130,8 @@ pub(super) fn starvation(evidence: &Evidence) -> Option<Finding> {
         confidence,
         evidence: sentences,
         cure: "Accept more than one connection for each iteration of the event loop: accept until the queue is empty \
-               whenever the listener is readable, or keep 64 accepts pending."
+               whenever the listener is readable, or keep 64 accepts pending. If a limit of the program holds these \
+               connections back, raise it, or tell the detector (Detector::accept_pauses)."
             .into(),
     })
 }
@@ -175,11 +185,19 @@ fn silent_probes(evidence: &Evidence) -> Option<String> {
     let probe = last.probe.as_ref()?;
     let is_probed = |listener: &&Listener| is_at(listener.addr, probe.addr);
     let is_ours = last.listeners.iter().any(|listener| is_probed(&listener));
+    // While the probe waited, the loop ran and had nobody left to accept. One that stood still answers nobody.
+    let was_served = evidence.looks.iter().any(|look| {
+        let waited_since = look.at_ms.checked_sub(probe.at_ms);
+        waited_since.is_some_and(|ms| ms <= probe.took_ms)
+            && look.heart_late_ms.is_none()
+            && look.listeners.iter().filter(is_probed).all(|listener| listener.queue == 0)
+    });
     let looks = evidence.looks.iter().rev().take(2);
     let mut probed = looks.flat_map(|look| look.listeners.iter().filter(is_probed));
     if probe.outcome != ProbeOutcome::NoByte
         || probe.silent < SILENT_PROBES_MIN
         || !is_ours
+        || !was_served
         || !probed.all(|listener| listener.queue == 0)
     {
         return None;
@@ -192,11 +210,15 @@ fn silent_probes(evidence: &Evidence) -> Option<String> {
 }
 
 /// A listener whose queue was non-empty at the last looks, for long enough; and when each of these was, with its
-/// length. Looks before the end of a standstill are left out.
+/// length. Looks before the end of a standstill, or of a pause that the program told of, are left out.
 fn stuck_listener(evidence: &Evidence) -> Option<(&Listener, Vec<(u64, u32)>)> {
     let stands = |look: &Look| look.heart_late_ms.is_some_and(|late| late >= STANDSTILL_MS);
+    let pauses = |look: &Look, listener: &Listener| {
+        look.accept_pauses.iter().any(|addr| is_same(*addr, listener.addr))
+    };
     let run = |listener: &Listener| {
-        let running = evidence.looks.iter().rev().take_while(|look| !stands(look));
+        let looks = evidence.looks.iter().rev();
+        let running = looks.take_while(|look| !stands(look) && !pauses(look, listener));
         let lengths = running.map_while(|look| {
             let then = look.listeners.iter().find(|then| then.inode == listener.inode)?;
             (then.queue > 0).then_some((look.at_ms, then.queue))
@@ -286,6 +308,34 @@ mod tests {
         assert_eq!(class(&[100, 400, 700, 900, 1_025, 0]), Class::Unknown, "it is over");
     }
 
+    /// So is a server that is at its limit of connections: those who wait to be accepted do not come again.
+    #[test]
+    fn a_queue_that_stays_the_same_may_be_held_back_on_purpose() {
+        let found = |lengths: &[u32]| {
+            let verdict = judge(&queue(lengths));
+            (verdict.class(), verdict.confidence())
+        };
+        assert_eq!(found(&[1; 8]), (Class::AcceptStarvation, Confidence::Possible));
+        assert_eq!(found(&[600; 8]), (Class::AcceptStarvation, Confidence::Possible));
+        assert_eq!(found(&[0, 0, 0, 600, 600, 600]).1, Confidence::Possible);
+        assert_eq!(found(&[1_025; 8]), (Class::AcceptStarvation, Confidence::Likely), "it is full");
+        assert_eq!(found(&[1, 1, 1, 2, 2, 2, 2, 2]).1, Confidence::Likely, "more come");
+        let text = judge(&queue(&[1; 8])).to_string();
+        assert!(text.contains("If a limit of the program"), "{text}");
+    }
+
+    #[test]
+    fn a_pause_that_the_program_told_of_explains_its_queue() {
+        let mut evidence = queue(&[3, 100, 400, 700, 900]);
+        assert_eq!(judge(&evidence).class(), Class::AcceptStarvation);
+        evidence.looks[1].accept_pauses = vec![([127, 0, 0, 1], 81).into()];
+        assert_eq!(judge(&evidence).class(), Class::AcceptStarvation, "of another listener");
+        evidence.looks[1].accept_pauses = vec![([127, 0, 0, 1], 80).into()];
+        assert_eq!(judge(&evidence).class(), Class::AcceptStarvation, "it ended 1 s before");
+        evidence.looks[3].accept_pauses = vec![([127, 0, 0, 1], 80).into()];
+        assert_eq!(judge(&evidence).class(), Class::Unknown);
+    }
+
     #[test]
     fn a_loop_that_stands_still_explains_its_queue() {
         let mut evidence = queue(&[0, 100, 400, 700, 900]);
@@ -305,6 +355,25 @@ mod tests {
         let verdict = judge(&evidence);
         let found = (verdict.class(), verdict.confidence());
         assert_eq!(found, (Class::AcceptStarvation, Confidence::Certain));
+    }
+
+    /// The loop stood still until 4 s, and the probe before that got no answer.
+    #[test]
+    fn a_probe_of_before_does_not_make_it_certain() {
+        let confidence = |at_ms: u64, took_ms: u64| {
+            let mut evidence = queue(&[0, 0, 0, 3, 5, 4]);
+            evidence.looks.iter_mut().for_each(|look| look.at_ms += 4_000);
+            let probe = format!(
+                r#"{{"addr": "127.0.0.1:80", "at_ms": {at_ms}, "took_ms": {took_ms}, "limit_ms": 1000,
+                    "outcome": "NoByte", "silent": 1}}"#
+            );
+            evidence.looks[5].probe = Some(serde_json::from_str(&probe).unwrap());
+            judge(&evidence).confidence()
+        };
+        assert_eq!(confidence(5_500, 1_000), Confidence::Certain);
+        assert_eq!(confidence(3_000, 3_500), Confidence::Certain, "1 s of it was in this queue");
+        assert_eq!(confidence(3_000, 3_000), Confidence::Possible, "a busy server");
+        assert_eq!(confidence(1_000, 1_000), Confidence::Possible, "a busy server");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::cpu::is_running;
+use super::cpu::{difference, is_running};
 use super::frames::{culprit, has_function, is_in_scheduler, location, why_not_told};
 use super::{Class, Confidence, Finding};
 use crate::evidence::{Evidence, Thread};
@@ -12,6 +12,10 @@ const WAITS: [&str; 4] = ["epoll_wait", "epoll_pwait", "epoll_pwait2", "io_uring
 
 /// System calls in which a task waits for a lock or a peer, and some runtimes for events. Only a stack tells which.
 const PARKS: [&str; 6] = ["futex", "poll", "ppoll", "select", "pselect6", "restart_syscall"];
+
+/// From which share of the time on that some task of the machine waits for memory, a thread with page faults does, in
+/// percent.
+const PRESSURE_PERCENT_MIN: u64 = 10;
 
 /// Whether a thread waits for events. That is no stall.
 fn is_waiting_for_events(thread: &Thread) -> bool {
@@ -35,10 +39,14 @@ fn blocked_threads(evidence: &Evidence) -> impl Iterator<Item = &Thread> {
     evidence.threads.iter().filter(is_blocked)
 }
 
-/// Blocked in a write to a standard stream, or waiting for the lock of one.
+/// Blocked in a write to a standard stream, or waiting for the lock of one. Of a pool, one thread may be.
 pub(super) fn blocked_log(evidence: &Evidence) -> Option<Finding> {
     evidence.late_ms?;
-    let thread = blocked_threads(evidence).next()?;
+    // Of threads that are equally sure, the first.
+    blocked_threads(evidence).filter_map(blocking_log).min_by_key(|it| Reverse(it.confidence))
+}
+
+fn blocking_log(thread: &Thread) -> Option<Finding> {
     let call = thread.syscall.as_ref();
     let name = call.and_then(|call| call.name.as_deref());
     let is_write = matches!(name, Some("write" | "writev"));
@@ -76,46 +84,69 @@ pub(super) fn blocked_log(evidence: &Evidence) -> Option<Finding> {
 /// Blocked in a page fault that reads from a disk.
 pub(super) fn memory_pressure(evidence: &Evidence) -> Option<Finding> {
     evidence.late_ms?;
-    let in_fault = |thread: &&Thread| {
-        !is_running(evidence, thread)
-            && (thread.syscall.as_ref().is_some_and(|call| call.number < 0)
-                || thread.major_faults > 0)
-    };
-    let thread = evidence.threads.iter().find(in_fault)?;
-    let pressure_ms = super::cpu::difference(evidence, |look| look.memory_pressure_us).0 / 1_000;
-    let is_in_fault_now = thread.syscall.as_ref().is_some_and(|call| call.number < 0);
-    let confidence = match (is_in_fault_now, pressure_ms > thread.window_ms / 10) {
-        (true, true) => Confidence::Certain,
-        (true, false) | (false, true) => Confidence::Likely,
-        (false, false) => return None,
-    };
+    let waits = |thread| Some((waits_for_memory(evidence, thread)?, thread));
+    // Of threads that are equally sure, the first.
+    let waiting = evidence.threads.iter().filter_map(waits);
+    let (confidence, thread) = waiting.min_by_key(|(confidence, _)| Reverse(*confidence))?;
+    let (pressure_us, covered_ms) = difference(evidence, |look| look.memory_pressure_us);
+    let is_in_fault = is_in_fault(thread);
+    let mut sentences = vec![format!(
+        "Thread {} ({}) had {} page faults that read from a disk{}; tasks of the machine waited for memory for {} ms \
+         of {covered_ms} ms.",
+        thread.tid,
+        thread.name,
+        thread.major_faults,
+        if is_in_fault { ", and is in a page fault now" } else { "" },
+        pressure_us / 1_000,
+    )];
+    if confidence == Confidence::Possible {
+        sentences.push(
+            "It may also wait for another thread, which forks or changes the mappings of the process.".into(),
+        );
+    }
     Some(Finding {
         class: Class::MemoryPressure,
         confidence,
-        evidence: vec![format!(
-            "Thread {} ({}) had {} page faults that read from a disk{}; tasks of the machine waited for memory for \
-             {pressure_ms} ms.",
-            thread.tid,
-            thread.name,
-            thread.major_faults,
-            if is_in_fault_now { ", and is in one now" } else { "" },
-        )],
+        evidence: sentences,
         cure: "Give the machine or the cgroup more memory, lock what must be fast (mlock), or use less.".into(),
     })
+}
+
+/// How sure it is that a thread waits for memory. A page fault alone does not tell: it also waits for whoever changes
+/// the mappings of the process.
+fn waits_for_memory(evidence: &Evidence, thread: &Thread) -> Option<Confidence> {
+    if is_running(evidence, thread) {
+        return None;
+    }
+    let (pressure_us, covered_ms) = difference(evidence, |look| look.memory_pressure_us);
+    let is_pressed =
+        pressure_us / 10 > covered_ms.saturating_mul(PRESSURE_PERCENT_MIN) && covered_ms > 0;
+    match (is_in_fault(thread), thread.major_faults > 0, is_pressed) {
+        (true, true, true) => Some(Confidence::Certain),
+        (true, true, false) | (true, false, true) | (false, true, true) => Some(Confidence::Likely),
+        (true, false, false) => Some(Confidence::Possible),
+        (false, ..) => None,
+    }
+}
+
+/// Whether a thread is blocked outside of a system call.
+fn is_in_fault(thread: &Thread) -> bool {
+    thread.syscall.as_ref().is_some_and(|call| call.number < 0)
 }
 
 /// A blocking call, or a long computation.
 pub(super) fn blocked_loop(evidence: &Evidence) -> Option<Finding> {
     evidence.late_ms?;
+    // The other classes say more of such a thread.
+    let is_explained = |thread: &Thread| {
+        blocking_log(thread).is_some()
+            || is_in_fault(thread)
+                && waits_for_memory(evidence, thread) > Some(Confidence::Possible)
+    };
+    let blocked = blocked_threads(evidence).filter(|thread| !is_explained(thread));
     // Of threads that are equally sure, the first.
-    let blocked =
-        blocked_threads(evidence).map(blocking_call).min_by_key(|found| Reverse(found.confidence));
-    match blocked {
-        // These two say more.
-        Some(_) if blocked_log(evidence).is_some() || memory_pressure(evidence).is_some() => None,
-        Some(found) => Some(found),
-        None => computation(evidence),
-    }
+    let found = blocked.map(blocking_call).min_by_key(|found| Reverse(found.confidence));
+    found.or_else(|| computation(evidence))
 }
 
 fn blocking_call(thread: &Thread) -> Finding {
@@ -186,4 +217,71 @@ fn computation(evidence: &Evidence) -> Option<Finding> {
         evidence: sentences,
         cure,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::verdict::judge;
+
+    /// A thread that is blocked in a system call, or in a page fault (-1), and its page faults from a disk so far.
+    fn blocked_in(call: i64, major_faults: u64) -> Value {
+        let name = (call == 0).then_some("read");
+        let syscall = json!({"number": call, "name": name, "first_argument": 9, "sp": 0, "pc": 0});
+        json!({"state": "S", "window_ms": 60, "ran_ms": 0, "waited_ms": 0, "major_faults": major_faults,
+            "syscall": syscall})
+    }
+
+    /// What is found if tasks of the machine waited for memory for so long within the 4 s of the looks.
+    fn found(threads: &[Value], pressure_ms: u64) -> Vec<(Class, Confidence)> {
+        let look = |at_ms: u64, us: u64| json!({"at_ms": at_ms, "memory_pressure_us": us});
+        let looks = json!([look(0, 5_000), look(4_000, 5_000 + pressure_ms * 1_000)]);
+        let evidence =
+            json!({"late_ms": 60, "threshold_ms": 50, "threads": threads, "looks": looks});
+        let verdict = judge(&serde_json::from_value(evidence).unwrap());
+        verdict.findings.iter().map(|finding| (finding.class, finding.confidence)).collect()
+    }
+
+    const BLOCKED: (Class, Confidence) = (Class::BlockedLoop, Confidence::Certain);
+
+    fn memory(confidence: Confidence) -> (Class, Confidence) {
+        (Class::MemoryPressure, confidence)
+    }
+
+    /// Others may be blocked in other calls.
+    #[test]
+    fn a_thread_of_a_pool_that_is_blocked_on_its_log() {
+        let mut log = blocked_in(1, 0);
+        (log["syscall"]["name"], log["syscall"]["first_argument"]) = (json!("write"), json!(2));
+        let both = [(Class::BlockedLog, Confidence::Certain), BLOCKED];
+        assert_eq!(found(&[log.clone(), blocked_in(0, 0)], 0), both);
+        assert_eq!(found(&[blocked_in(0, 0), log], 0), both);
+    }
+
+    #[test]
+    fn a_page_fault_before_does_not_explain_a_blocking_call() {
+        let call = [blocked_in(0, 1)];
+        assert_eq!(found(&call, 7), [BLOCKED], "others waited for memory for 7 ms of 4 s");
+        assert_eq!(found(&call, 800), [BLOCKED, memory(Confidence::Likely)]);
+        assert_eq!(found(&[blocked_in(0, 0)], 800), [BLOCKED]);
+    }
+
+    /// It may also wait for the lock of the mappings, which a thread that forks holds.
+    #[test]
+    fn a_page_fault_alone_is_no_lack_of_memory() {
+        let alone = [BLOCKED, memory(Confidence::Possible)];
+        assert_eq!(found(&[blocked_in(-1, 0)], 0), alone);
+        assert_eq!(found(&[blocked_in(-1, 0)], 800), [memory(Confidence::Likely)]);
+        assert_eq!(found(&[blocked_in(-1, 3)], 0), [memory(Confidence::Likely)]);
+        assert_eq!(found(&[blocked_in(-1, 3)], 800), [memory(Confidence::Certain)]);
+    }
+
+    #[test]
+    fn a_thread_that_waits_for_memory_does_not_explain_another() {
+        let both = [memory(Confidence::Certain), BLOCKED];
+        assert_eq!(found(&[blocked_in(-1, 3), blocked_in(0, 0)], 800), both);
+        assert_eq!(found(&[blocked_in(0, 1), blocked_in(-1, 3)], 800), both);
+    }
 }

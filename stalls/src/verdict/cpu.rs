@@ -7,6 +7,9 @@ use crate::evidence::{Evidence, Look, Thread};
 /// What a thread did for this share of the time, in percent, or more is what it mostly did.
 const MOSTLY_PERCENT: u64 = 50;
 
+/// A thread that waited for a CPU for less of the stall, in percent, has another cause.
+const WAITED_PERCENT_MIN: u64 = 20;
+
 /// A stall that is shorter than this many thresholds may be load alone.
 const LOAD_THRESHOLDS_MAX: u64 = 4;
 
@@ -19,16 +22,19 @@ pub(super) fn is_running(evidence: &Evidence, thread: &Thread) -> bool {
 /// The scheduler's figures say that the thread was ready to run and got no CPU.
 pub(super) fn waiting_for_cpu(evidence: &Evidence) -> Option<Finding> {
     let late_ms = evidence.late_ms?;
-    let thread = evidence.threads.iter().max_by_key(|thread| share(thread.waited_ms, thread))?;
+    let waits = |thread: &&Thread| waited_percent(thread, late_ms);
+    let thread = evidence.threads.iter().max_by_key(waits)?;
     let (throttled_us, covered_ms) = difference(evidence, |look| look.throttled_us);
     let (steal_ticks, _) = difference(evidence, |look| look.steal_ticks);
     let is_throttled = (throttled_us / 1_000).saturating_mul(100)
         >= covered_ms.max(1).saturating_mul(MOSTLY_PERCENT);
-    // The window begins a little before the stall.
-    let waited_ms = thread.waited_ms?;
-    let waited = waited_ms.saturating_mul(100) / thread.window_ms.min(late_ms).max(1);
-    let is_cause = late_ms.saturating_sub(waited_ms) < evidence.threshold_ms && waited >= 20;
-    if waited < MOSTLY_PERCENT && !is_cause && !(is_throttled && waited > 0) {
+    let (waited_ms, waited) = (waited_ms(thread, late_ms)?, waited_percent(thread, late_ms));
+    let is_cause =
+        late_ms.saturating_sub(waited_ms) < evidence.threshold_ms && waited >= WAITED_PERCENT_MIN;
+    // The quota stops all threads of the cgroup, and its time is the sum over all CPUs: with 16 of them a twentieth of
+    // each is most of the time.
+    let is_stopped = is_throttled && waited >= WAITED_PERCENT_MIN;
+    if waited < MOSTLY_PERCENT && !is_cause && !is_stopped {
         return None;
     }
     let mut sentences = vec![format!(
@@ -36,14 +42,21 @@ pub(super) fn waiting_for_cpu(evidence: &Evidence) -> Option<Finding> {
         thread.tid, thread.name, thread.waited_ms?, thread.window_ms, thread.ran_ms?
     )];
     let mut cure = "Give the process more CPU: other programs use it, or this one has more busy threads than CPUs.";
-    if throttled_us > 0 {
-        sentences
-            .push(format!("The quota of its cgroup stopped it for {} ms.", throttled_us / 1_000));
+    let throttled_ms = throttled_us / 1_000;
+    if throttled_ms > 0 {
+        sentences.push(format!(
+            "The quota of its cgroup stopped its threads for {throttled_ms} ms, over all CPUs."
+        ));
+    }
+    // Less cannot be most of what this thread waited.
+    if throttled_ms.saturating_mul(2) >= waited_ms.max(1) {
         cure = "Raise the CPU quota of the cgroup (cpu.max), or use fewer threads.";
     }
     if steal_ticks > 0 {
-        sentences
-            .push(format!("The hypervisor ran others for {} ms.", steal_ticks.saturating_mul(10)));
+        sentences.push(format!(
+            "The hypervisor ran others for {} ms, over all CPUs.",
+            steal_ticks.saturating_mul(10)
+        ));
     }
     let confidence = if waited >= 80 { Confidence::Certain } else { Confidence::Likely };
     Some(Finding {
@@ -52,6 +65,19 @@ pub(super) fn waiting_for_cpu(evidence: &Evidence) -> Option<Finding> {
         evidence: sentences,
         cure: cure.into(),
     })
+}
+
+/// How long a thread waited for a CPU within the stall, at least: the window may begin up to a second before, and the
+/// waits may have been then.
+fn waited_ms(thread: &Thread, late_ms: u64) -> Option<u64> {
+    let before_ms = thread.window_ms.saturating_sub(late_ms);
+    Some(thread.waited_ms?.saturating_sub(before_ms))
+}
+
+/// That in percent of the stall, or of the part of it that the window covers.
+fn waited_percent(thread: &Thread, late_ms: u64) -> u64 {
+    let waited_ms = waited_ms(thread, late_ms).unwrap_or(0);
+    waited_ms.saturating_mul(100) / thread.window_ms.min(late_ms).max(1)
 }
 
 /// Whether a stall may be load alone: the thread runs, the stall is short, and nothing shows that the thread stays in
@@ -205,6 +231,43 @@ mod tests {
         assert_eq!(judge(&evidence).class(), Class::ConnectionOwnsWorker);
         evidence.threads[0].stacks[4] = evidence.threads[0].stacks[3].clone();
         assert_eq!(judge(&evidence).class(), Class::SelfWakingTask);
+    }
+
+    /// The counters before the stall may be a second old: then the waits may have been before it.
+    #[test]
+    fn waits_before_the_stall_do_not_explain_it() {
+        let found = |window_ms: u64, waited_ms: u64| {
+            let thread = format!(
+                r#"{{"state": "S", "window_ms": {window_ms}, "ran_ms": 1, "waited_ms": {waited_ms},
+                    "syscall": {{"number": 0, "name": "read", "first_argument": 9, "sp": 0, "pc": 0}}}}"#
+            );
+            let text = format!(r#"{{"late_ms": 60, "threshold_ms": 50, "threads": [{thread}]}}"#);
+            let verdict = judge(&serde_json::from_str(&text).unwrap());
+            (verdict.class(), verdict.has(Class::WaitingForCpu))
+        };
+        for waited_ms in [12, 48, 1_000] {
+            assert_eq!(found(1_060, waited_ms), (Class::BlockedLoop, false), "{waited_ms}");
+        }
+        assert!(found(1_060, 1_050).1, "some of it was in the stall");
+        assert_eq!(found(60, 48), (Class::WaitingForCpu, true));
+    }
+
+    /// The quota stopped each of 16 CPUs for a twentieth of the time.
+    #[test]
+    fn throttling_is_the_sum_over_all_cpus() {
+        let found = |waited_ms: u64, throttled_ms: u64| {
+            let mut evidence = busy(1_000);
+            evidence.threads[0].waited_ms = Some(waited_ms);
+            let look = |at_ms, us| Look { at_ms, throttled_us: Some(us), ..Look::default() };
+            evidence.looks = vec![look(0, 7), look(4_000, 7 + throttled_ms * 1_000)];
+            let found = judge(&evidence).findings;
+            found.into_iter().find(|it| it.class == Class::WaitingForCpu).map(|it| it.cure)
+        };
+        assert_eq!(found(10, 16 * 200), None, "1 % of the stall");
+        assert!(found(200, 16 * 200).unwrap().contains("quota"));
+        assert!(found(600, 16 * 200).unwrap().contains("quota"));
+        assert!(found(600, 1).unwrap().contains("other programs"), "it was stopped for 1 ms");
+        assert_eq!(found(200, 1), None);
     }
 
     /// 16,000 connections that are ready take 120 ms, and no connection owns the worker.

@@ -128,9 +128,44 @@ pub(super) fn has_function(stack: &Stack, part: &str) -> bool {
 }
 
 /// The frames that the scheduler called last, the innermost first. All frames if no scheduler is known.
+///
+/// A task may block on an executor of its own, for example `futures::executor::block_on`. Then the functions of that are
+/// among its frames: the scheduler that called the task is further out.
 fn task_frames(stack: &Stack) -> &[Frame] {
-    let end = stack.frames.iter().position(is_scheduler).unwrap_or(stack.frames.len());
-    &stack.frames[..end]
+    let frames = &stack.frames[..];
+    let Some(inner) = frames.iter().position(is_scheduler) else { return frames };
+    let Some(task) = frames[inner..].iter().position(is_of_the_program).map(|at| inner + at) else {
+        return &frames[..inner];
+    };
+    let outer = frames[task..].iter().position(|it| is_scheduler(it) && !only_enters(it));
+    let outer = outer.map(|at| task + at);
+    match outer {
+        Some(outer)
+            if frames[inner..task].iter().any(is_blocking_executor) && !is_for_blocking(stack) =>
+        {
+            &frames[..outer]
+        }
+        _ => &frames[..inner],
+    }
+}
+
+/// Whether a function runs an executor until its future is ready, and blocks the thread meanwhile. A scheduler within a
+/// task that only polls it, as `FuturesUnordered` and `LocalSet` are, does not.
+fn is_blocking_executor(frame: &Frame) -> bool {
+    path(frame).is_some_and(|path| {
+        path.ends_with("block_on") || path.contains("futures_executor::local_pool")
+    })
+}
+
+/// Whether a function calls the program with a runtime at hand, and runs no task of it.
+fn only_enters(frame: &Frame) -> bool {
+    path(frame).is_some_and(|path| path.ends_with("::enter"))
+}
+
+/// Whether the thread is one of tokio for blocking work: another runtime may run there. tokio's workers began as one.
+fn is_for_blocking(stack: &Stack) -> bool {
+    has_function(stack, "tokio::runtime::blocking::pool")
+        && !has_function(stack, "multi_thread::worker")
 }
 
 fn is_scheduler(frame: &Frame) -> bool {
@@ -242,6 +277,55 @@ mod tests {
         assert_eq!(culprit(&turning), None);
         assert_eq!(is_in_scheduler(&turning), Some(true));
         assert_eq!(is_in_scheduler(&stack(&["shop::main"])), None);
+    }
+
+    /// It blocks its thread although the innermost scheduler waits as it may.
+    #[test]
+    fn an_executor_within_a_task_is_of_the_task() {
+        let [park, inner] = ["std::thread::park", "futures_executor::local_pool::run_executor"];
+        let outer = [
+            "futures_executor::local_pool::block_on",
+            "shop::look_up",
+            "shop::serve::{{closure}}",
+            "tokio::runtime::task::core::Core<T,S>::poll",
+            "tokio::runtime::scheduler::current_thread::Context::run_task",
+            "shop::main",
+        ];
+        let nested = stack(&[&[park, inner][..], &outer].concat());
+        assert_eq!(culprit(&nested).unwrap().function.as_deref(), Some("shop::look_up"));
+        assert_eq!(is_in_scheduler(&nested), Some(false));
+        let within = stack(&[&["shop::compute", inner][..], &outer].concat());
+        assert_eq!(culprit(&within).unwrap().function.as_deref(), Some("shop::compute"));
+        let the_whole_runtime = stack(&[park, inner, outer[0], "shop::main"]);
+        assert_eq!(is_in_scheduler(&the_whole_runtime), Some(true));
+        let blocking = ["tokio::runtime::blocking::pool::Inner::run"];
+        let on_a_thread_for_it = stack(&[&[park, inner][..], &outer, &blocking].concat());
+        assert_eq!(is_in_scheduler(&on_a_thread_for_it), Some(true));
+        let entered = [
+            "compio_runtime::runtime::Runtime::block_on",
+            "shop::run::{{closure}}",
+            "compio_runtime::runtime::Runtime::enter",
+            "shop::run",
+        ];
+        assert_eq!(is_in_scheduler(&stack(&entered)), Some(true));
+    }
+
+    /// They wait with the task that polls them.
+    #[test]
+    fn a_scheduler_that_a_task_polls_is_none_that_blocks() {
+        for inner in [
+            "futures_util::stream::futures_unordered::FuturesUnordered<Fut>::poll_next",
+            "tokio::task::local::LocalSet::tick",
+        ] {
+            let turning = stack(&[
+                inner,
+                "shop::serve::{{closure}}",
+                "tokio::runtime::scheduler::current_thread::CoreGuard::block_on",
+                "tokio::runtime::runtime::Runtime::block_on",
+                "shop::main",
+            ]);
+            assert_eq!(is_in_scheduler(&turning), Some(true), "{inner}");
+        }
     }
 
     /// With a bound on symbols, or in a program that is stripped in part, the task may be the frame without a name.

@@ -26,7 +26,8 @@ pub(super) fn out_of_descriptors(evidence: &Evidence) -> Option<Finding> {
     })
 }
 
-/// No local port is left, or nearly.
+/// No local port is left, or nearly. A probe without a port shows it. Connections in TIME_WAIT alone do not: those of a
+/// server take none, and connections to several addresses share theirs.
 pub(super) fn ports_used_up(evidence: &Evidence) -> Option<Finding> {
     let last = evidence.looks.last()?;
     let no_port = last.probe.as_ref().is_some_and(|probe| probe.outcome == ProbeOutcome::NoPort);
@@ -114,4 +115,33 @@ pub(super) fn connection_never_closes(evidence: &Evidence) -> Option<Finding> {
                descriptor. Shut the connection down before dropping it."
             .into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::evidence::{Evidence, Look};
+    use crate::verdict::{Class, Confidence, judge};
+
+    /// A server that closes first has as many, and needs no local port.
+    #[test]
+    fn connections_in_time_wait_are_no_sure_sign() {
+        let found = |time_wait: u64, probe: Option<&str>| {
+            let (time_wait, local_ports) = (Some(time_wait), Some(1_000));
+            let probe = probe.map(|outcome| {
+                let probe = format!(
+                    r#"{{"addr": "127.0.0.1:80", "at_ms": 0, "took_ms": 1, "limit_ms": 500,
+                        "outcome": "{outcome}", "silent": 0}}"#
+                );
+                serde_json::from_str(&probe).unwrap()
+            });
+            let look = Look { time_wait, local_ports, probe, ..Look::default() };
+            let verdict = judge(&Evidence { looks: vec![look], ..Evidence::default() });
+            (verdict.class(), verdict.confidence())
+        };
+        let class = Class::EphemeralPortsUsedUp;
+        assert_eq!(found(2_000, None), (class, Confidence::Possible));
+        assert_eq!(found(2_000, Some("Answered")), (class, Confidence::Possible));
+        assert_eq!(found(800, Some("NoPort")), (class, Confidence::Certain));
+        assert_eq!(found(800, None).0, Class::Unknown);
+    }
 }

@@ -46,12 +46,20 @@ pub(super) fn waiting_entries(evidence: &Evidence) -> Option<(&Ring, &Ring, u64)
 
 /// Completions wait in the kernel because the queue has no room.
 pub(super) fn completion_queue_overflow(evidence: &Evidence) -> Option<Finding> {
+    let has_no_room = |ring: &Ring| ring.overflowed > 0 || ring.is_full;
     let (_, ring, apart_ms) =
-        same_ring(evidence, |before, now| before.overflowed > 0 && now.overflowed > 0)?;
-    let sentence = format!(
-        "Ring {} has {} completions that found no room in its queue, {apart_ms} ms after there were some before.",
-        ring.descriptor, ring.overflowed,
-    );
+        same_ring(evidence, |before, now| has_no_room(before) && has_no_room(now))?;
+    let sentence = match ring.overflowed {
+        0 => format!(
+            "The completion queue of ring {} is full, and had no room {apart_ms} ms before.",
+            ring.descriptor
+        ),
+        overflowed => format!(
+            "Ring {} has {overflowed} completions that found no room in its queue, {apart_ms} ms after there were some \
+             before.",
+            ring.descriptor
+        ),
+    };
     Some(Finding {
         class: Class::CompletionQueueOverflow,
         confidence: if evidence.late_ms.is_some() {
@@ -95,4 +103,28 @@ fn same_ring(
         let stuck = known.take_while(|(before, _)| is_stuck(before, ring));
         stuck.last().map(|(before, apart_ms)| (before, ring, apart_ms))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::Look;
+    use crate::verdict::judge;
+
+    /// The list of what found no room is at the end of a text that may be too long to be read.
+    #[test]
+    fn a_queue_that_stays_full_overflows() {
+        let found = |is_full: [bool; 2]| {
+            let look = |number: usize| {
+                let ring = Ring { descriptor: 5, is_full: is_full[number], ..Ring::default() };
+                Look { at_ms: 500 * number as u64, rings: vec![ring], ..Look::default() }
+            };
+            let verdict = judge(&Evidence { looks: vec![look(0), look(1)], ..Evidence::default() });
+            (verdict.class(), verdict.confidence())
+        };
+        let overflow = Class::CompletionQueueOverflow;
+        assert_eq!(found([true, true]), (overflow, Confidence::Likely));
+        assert_eq!(found([false, true]).0, Class::Unknown);
+        assert_eq!(found([true, false]).0, Class::Unknown);
+    }
 }

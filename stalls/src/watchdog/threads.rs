@@ -78,7 +78,7 @@ impl Watchdog<'_> {
                 "single threads of pools: {EXAMINATIONS_MAX} were examined within a minute, and others were left out"
             ));
         }
-        let mut evidence = self.evidence(Some(late));
+        let mut evidence = self.evidence(Some(late), true);
         let found = self.examiner.examine(
             &thread.thread,
             &baseline,
