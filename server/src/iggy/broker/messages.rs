@@ -87,14 +87,14 @@ impl Broker {
         let Some(from) = start(&poll.strategy, poll.count, offsets, stored) else {
             return Ok(polled(partition, offsets, &[]));
         };
-        let found = match log.read(from, poll.count, bytes_max).await {
+        let read = log.read(from, poll.count, bytes_max).await;
+        let found = match read.and_then(|found| select(found, from, poll.count, bytes_max)) {
             Ok(found) => found,
             Err(ReadError::TooLong(bytes)) => {
-                return Ok(Answer::needs(RoomNeeded { partition, bytes }));
+                return Ok(Answer::needs(RoomNeeded { partition: Some(partition), bytes }));
             }
             Err(ReadError::Failed(status)) => return Err(status),
         };
-        let found = select(found, from, poll.count)?;
         // Messages that came meanwhile are there too.
         let offsets = log.offsets();
         if let Some(last) = found.last()
@@ -242,7 +242,16 @@ fn start(
 
 /// At most `count` messages of the batches, without those before `from`. If they are less than half of the batches,
 /// they are copied, so that the rest is not held with them.
-fn select(found: Vec<StoredBatch>, from: ReadFrom, count: u32) -> Result<Vec<StoredBatch>, Status> {
+///
+/// # Errors
+/// They have more than `bytes_max` bytes, or are damaged. A log has returned more if it had them in memory: the answer
+/// holds that memory, or a copy, for as long as the client likes.
+fn select(
+    found: Vec<StoredBatch>,
+    from: ReadFrom,
+    count: u32,
+    bytes_max: usize,
+) -> Result<Vec<StoredBatch>, ReadError> {
     let mut left = count;
     let mut selected = Vec::with_capacity(found.len());
     let bytes_of =
@@ -260,13 +269,17 @@ fn select(found: Vec<StoredBatch>, from: ReadFrom, count: u32) -> Result<Vec<Sto
         if skip >= batch.count {
             continue;
         }
-        let (bytes, taken) = part(&batch.bytes, batch.count, skip, left)?;
+        let part = part(&batch.bytes, batch.count, skip, left);
+        let (bytes, taken) = part.map_err(ReadError::Failed)?;
         left -= taken;
         coop::consume(coop::cost::source_message(0));
         let base_offset = batch.base_offset + u64::from(skip);
         selected.push(StoredBatch { base_offset, count: taken, bytes, ..batch });
     }
     let bytes = bytes_of(&selected);
+    if bytes > bytes_max {
+        return Err(ReadError::TooLong(bytes));
+    }
     if bytes < found_bytes / 2 {
         coop::consume(bytes as u64 / 8);
         for batch in &mut selected {

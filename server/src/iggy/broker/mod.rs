@@ -113,8 +113,8 @@ impl Broker {
         self.storage.close().await
     }
 
-    /// Executes a command of a client. A poll is answered by at most `bytes_max` bytes of messages, or by the
-    /// [room](Answer::room_needed) that it needs for one batch.
+    /// Executes a command of a client. A poll is answered by at most `bytes_max` bytes of messages, and a command that
+    /// only [asks](Command::repeated) by as many bytes, or by the [room](Answer::room_needed) that it needs.
     ///
     /// # Errors
     /// The command is refused. [`Disconnected`](Status::Disconnected): the broker [closes](Self::close).
@@ -152,7 +152,7 @@ impl Broker {
             | Command::GetTopic(_)
             | Command::GetTopics(_)
             | Command::GetGroup(_)
-            | Command::GetGroups(_) => self.query(client, command),
+            | Command::GetGroups(_) => Ok(self.query(client, command)?.within(bytes_max)),
             Command::CreateStream(_)
             | Command::DeleteStream(_)
             | Command::UpdateStream(_)
