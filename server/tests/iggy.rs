@@ -278,6 +278,25 @@ fn answers_that_nobody_reads_take_no_more_than_the_budget() {
     });
 }
 
+/// An answer of many pieces leaves nothing behind that its connection would keep while it is idle.
+#[test]
+fn an_idle_connection_holds_little_whatever_it_has_polled() {
+    simulate_few(async || {
+        let server = Server::new();
+        server.ask_alone([create(), send(&[7; 1_100]).repeat(500)].concat()).await;
+        let worker = Worker::new(&server, 64 << 20);
+        let (mut client, _serving, _) = worker.connect();
+        assert_eq!(ask(&mut client, login()).await.0, 0);
+        Sim::sleep(Duration::from_secs(1)).await;
+        let before = server_bytes();
+        let (status, polled) = ask(&mut client, poll_from(0, u32::MAX)).await;
+        assert_eq!((status, polled.len()), (0, 16 + 500 * (64 + 1_100)));
+        Sim::sleep(Duration::from_secs(1)).await;
+        let kept = server_bytes() - before;
+        assert!(kept < 2 * 1024, "{kept} bytes are kept");
+    });
+}
+
 #[test]
 fn bad_requests_are_refused_and_the_connection_goes_on() {
     simulate(async || {

@@ -40,6 +40,10 @@ const LIST_BYTES: usize = 16 * 1024;
 /// What a piece of an answer takes besides its bytes while it is written: its places in two arrays.
 const PIECE_BYTES: usize = 48;
 
+/// The most pieces of an answer whose arrays are kept for the next one. Most answers have one or a few, and a connection
+/// may be idle after a long one.
+const KEPT_PIECES_MAX: usize = 16;
+
 /// From how many missing bytes on the payload of a request is read in place, without a buffer of the pool.
 const DIRECT_BYTES_MIN: usize = 16 * 1024;
 
@@ -138,7 +142,11 @@ async fn answer_requests<R: Runtime>(
             let until = Until { account, connection: &connection, deadline };
             let written = until.run::<R, _>(write.write_all_vectored(pieces)).await;
             ((), pieces) = reset_on_timeout(written, &connection)?;
-            pieces.clear();
+            if pieces.bufs().len() > KEPT_PIECES_MAX {
+                pieces = IoVec::new();
+            } else {
+                pieces.clear();
+            }
             activity.begin_wait();
         }
         if !decoder.is_within_request() {
