@@ -20,7 +20,7 @@ use twox_hash::XxHash32;
 use super::super::answer::{Answer, RoomNeeded};
 use super::super::catalogue::{Consumer, GroupId, LogId, TopicId};
 use super::super::messages::{Batch, part};
-use super::super::storage::{MessageLog, Offsets, ReadError, ReadFrom, StoredBatch};
+use super::super::storage::{MessageLog, Offsets, ReadError, ReadFrom, StoredBatch, skipped};
 use super::Broker;
 use crate::iggy::Status;
 
@@ -261,11 +261,7 @@ fn select(
         if left == 0 {
             break;
         }
-        let skip = match from {
-            ReadFrom::Offset(offset) => offset.saturating_sub(batch.base_offset),
-            ReadFrom::Timestamp(_) => 0,
-        };
-        let skip = u32::try_from(skip).unwrap_or(u32::MAX);
+        let skip = skipped(from, batch.base_offset);
         if skip >= batch.count {
             continue;
         }

@@ -5,9 +5,11 @@ use std::collections::VecDeque;
 use std::future::ready;
 use std::rc::Rc;
 
+use owned_io::coop;
+
 use super::{
-    Appended, LocalFuture, MessageLog, Offsets, Position, ReadError, ReadFrom, Size, Storage,
-    StoredBatch,
+    Appended, BATCHES_MAX, LocalFuture, MessageLog, Offsets, Position, ReadError, ReadFrom, Size,
+    Storage, StoredBatch, skipped,
 };
 use crate::iggy::Status;
 use crate::iggy::catalogue::LogId;
@@ -24,6 +26,9 @@ pub struct MemoryStorage {
 
 /// What a batch takes beside its messages, in bytes.
 const BATCH_OVERHEAD_BYTES: usize = 128;
+
+/// The work of reading a batch, in nanoseconds: another handle to it, which is dropped later. Not measured.
+const BATCH_NANOS: u64 = 50;
 
 /// The memory of all logs.
 #[derive(Debug)]
@@ -104,7 +109,7 @@ impl MemoryLog {
         Ok(Appended { base_offset, count, timestamp })
     }
 
-    fn find(&self, from: ReadFrom, bytes_max: usize) -> Vec<StoredBatch> {
+    fn find(&self, from: ReadFrom, mut count: u32, bytes_max: usize) -> Vec<StoredBatch> {
         let batches = &self.state.borrow().batches;
         let first = match from {
             ReadFrom::Offset(offset) => batches
@@ -115,11 +120,14 @@ impl MemoryLog {
         };
         let mut bytes = 0;
         let mut found = Vec::new();
-        for batch in batches.range(first..) {
+        for batch in batches.range(first..).take(BATCHES_MAX) {
             bytes += batch.bytes.len();
-            if !found.is_empty() && bytes > bytes_max {
+            if !found.is_empty() && (bytes > bytes_max || count == 0) {
                 break;
             }
+            coop::consume(BATCH_NANOS);
+            let wanted = batch.count.saturating_sub(skipped(from, batch.base_offset));
+            count = count.saturating_sub(wanted);
             found.push(batch.clone());
         }
         found
@@ -139,10 +147,10 @@ impl MessageLog for MemoryLog {
     fn read(
         &self,
         from: ReadFrom,
-        _count: u32,
+        count: u32,
         bytes_max: usize,
     ) -> LocalFuture<'_, Result<Vec<StoredBatch>, ReadError>> {
-        Box::pin(ready(Ok(self.find(from, bytes_max))))
+        Box::pin(ready(Ok(self.find(from, count, bytes_max))))
     }
 
     fn offsets(&self) -> Offsets {
@@ -235,6 +243,35 @@ mod tests {
                 assert_eq!(bases(ReadFrom::Timestamp(timestamp), usize::MAX).await, expected);
             }
             assert_eq!(bases(ReadFrom::Offset(0), 0).await, [0], "at least one");
+        });
+    }
+
+    /// A connection yields between its polls once they have done enough work. So a poll must do little more than it
+    /// counts, also if it has many small batches before it.
+    #[test]
+    fn a_read_returns_no_more_batches_than_are_wanted() {
+        owned_io_sim::block_on(async {
+            let storage = MemoryStorage::new(1 << 20, || 1);
+            let log = storage.open(&[LogId(0)]).await.unwrap().remove(0);
+            for _ in 0..BATCHES_MAX + 100 {
+                log.append(batch(&[b"0", b"1"]), 1).await.unwrap();
+            }
+            let first = ReadFrom::Offset(0);
+            for (from, count, expected) in [
+                (first, 1, 1),
+                (first, 2, 1),
+                (first, 3, 2),
+                (ReadFrom::Offset(1), 1, 1),
+                (ReadFrom::Offset(1), 2, 2),
+                (ReadFrom::Timestamp(1), 5, 3),
+                (first, u32::MAX, BATCHES_MAX),
+            ] {
+                coop::refill();
+                let found = log.read(from, count, usize::MAX).await.unwrap();
+                assert_eq!(found.len(), expected, "{from:?}, {count}");
+                let counted = coop::spent_nanos();
+                assert!(counted >= expected as u64 * BATCH_NANOS, "{counted} for {expected}");
+            }
         });
     }
 }

@@ -20,6 +20,9 @@ use super::Status;
 use super::catalogue::LogId;
 use super::messages::Batch;
 
+/// The most batches that a read returns: going over them takes some 100 µs. Most have several messages.
+pub const BATCHES_MAX: usize = 1024;
+
 /// A future of this worker.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
@@ -96,7 +99,7 @@ pub trait MessageLog {
     /// The messages may be appended all the same.
     fn append(&self, batch: Batch, id: u128) -> LocalFuture<'_, Result<Appended, Status>>;
 
-    /// Batches from `from` on, at most `bytes_max` bytes. A log that has the first batch in memory returns it however long
+    /// Batches from `from` on, at most `bytes_max` bytes and [`BATCHES_MAX`]. A log that has the first batch in memory returns it however long
     /// it is. The first one may begin before the offset that is wanted. An offset before the first one is the first.
     /// Batches behind the first `count` messages from `from` on may be left out.
     ///
@@ -137,6 +140,15 @@ pub trait MessageLog {
     /// # Errors
     /// They could not be removed.
     fn purge(&self) -> LocalFuture<'_, Result<(), Status>>;
+}
+
+/// How many messages of a batch that begins at `base_offset` come before `from`, or more.
+pub(super) fn skipped(from: ReadFrom, base_offset: u64) -> u32 {
+    let skipped = match from {
+        ReadFrom::Offset(offset) => offset.saturating_sub(base_offset),
+        ReadFrom::Timestamp(_) => 0,
+    };
+    u32::try_from(skipped).unwrap_or(u32::MAX)
 }
 
 /// Why no batch is read.

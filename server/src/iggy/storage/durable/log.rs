@@ -12,7 +12,7 @@ use tracing::warn;
 
 use super::super::{
     Appended, LocalFuture, MessageLog, Offsets, Position, ReadError, ReadFrom, Retention, Size,
-    StoredBatch,
+    StoredBatch, skipped,
 };
 use crate::iggy::Status;
 use crate::iggy::messages::Batch;
@@ -66,12 +66,8 @@ impl<R: Runtime + Files> DurableLog<R> {
             let Some(last) = read.last() else { return Ok(found) };
             let next = last.next_offset();
             for batch in read {
-                let skipped = match from {
-                    ReadFrom::Offset(offset) => offset.saturating_sub(batch.base_offset),
-                    ReadFrom::Timestamp(_) => 0,
-                };
-                let skipped = u32::try_from(skipped).unwrap_or(u32::MAX);
-                count = count.saturating_sub(batch.count.saturating_sub(skipped));
+                let wanted = batch.count.saturating_sub(skipped(from, batch.base_offset));
+                count = count.saturating_sub(wanted);
                 if batch.bytes.len() > left && !found.is_empty() {
                     return Ok(found);
                 }
