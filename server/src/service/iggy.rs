@@ -116,7 +116,9 @@ async fn answer_requests<R: Runtime>(
             let request = match decoder.decode(&mut left) {
                 Ok(Progress::NeedsBytes) => break,
                 Ok(Progress::NeedsRoom(bytes)) => {
+                    activity.begin_work();
                     reserve::<R>(&mut request_room, bytes, limits.message_time_max).await?;
+                    activity.begin_wait();
                     decoder.make_room(bytes)?;
                     continue;
                 }
@@ -131,13 +133,14 @@ async fn answer_requests<R: Runtime>(
                 }
             };
             was_complete = true;
-            activity.begin_answer();
+            activity.begin_work();
             let mut answer_room = ReservedRoom::<R>::new(ctx, &request);
             let answer = session.answer::<R>(request, &mut answer_room).await;
             request_room.force(0);
             decoder.set_logged_in(session.is_logged_in());
             answer.into_iter().for_each(|piece| pieces.push(piece));
             answer_room.hold(&pieces);
+            activity.begin_answer();
             let deadline = Some(R::now() + limits.message_time_max);
             let until = Until { account, connection: &connection, deadline };
             let written = until.run::<R, _>(write.write_all_vectored(pieces)).await;
