@@ -20,6 +20,7 @@ pub mod catalogue;
 pub mod clients;
 pub mod command;
 pub mod frame;
+mod join;
 pub mod members;
 pub mod messages;
 mod name;

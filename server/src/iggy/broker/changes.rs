@@ -9,6 +9,7 @@ use iggy_binary_protocol::requests::consumer_groups::{
 use super::super::answer::{self, Answer, Totals};
 use super::super::catalogue::{Catalogue, LogId, Record, TopicSettings};
 use super::super::command::Command;
+use super::super::join::{PARTITIONS_AT_ONCE, join_all};
 use super::Broker;
 use crate::iggy::Status;
 
@@ -62,15 +63,12 @@ impl Broker {
         let purged: BTreeSet<_> = logs.iter().collect();
         let end = |log| if purged.contains(&log) { 0 } else { u64::MAX };
         self.catalogue.borrow_mut().clamp_offsets(end);
-        let mut all_purged = Ok(());
-        for &log in logs {
-            let purged = match self.logs.get(log) {
-                Ok(log) => log.purge().await,
-                Err(status) => Err(status),
-            };
-            all_purged = all_purged.and(purged);
+        let mut purged = Ok(());
+        for some in logs.chunks(PARTITIONS_AT_ONCE) {
+            let purging = join_all(some.iter().map(async |&log| self.logs.get(log)?.purge().await));
+            purged = purging.await.into_iter().fold(purged, Result::and);
         }
-        all_purged
+        purged
     }
 
     /// Makes the change, and returns the logs that it leaves unused.

@@ -26,6 +26,8 @@ struct Disk {
     is_held: Cell<bool>,
     /// The next log that is purged keeps its messages.
     fails_purge: Cell<bool>,
+    /// A purge takes a millisecond.
+    is_purge_slow: Cell<bool>,
     /// How many records were to be stored.
     records: Cell<u32>,
     /// A snapshot is due.
@@ -118,6 +120,9 @@ impl MessageLog for DiskLog {
 
     fn purge(&self) -> LocalFuture<'_, Result<(), Status>> {
         Box::pin(async {
+            if self.disk.is_purge_slow.get() {
+                pause().await;
+            }
             match self.disk.fails_purge.take() {
                 true => Err(Status::CannotAppendMessage),
                 false => self.log.purge().await,
@@ -291,6 +296,21 @@ fn a_purge_that_fails_in_one_partition_goes_on_in_the_others() {
         assert_eq!(counts(client.topic().await), [1, 0, 0]);
         client.send(PURGE_TOPIC_CODE, &purge).await.unwrap();
         assert_eq!(counts(client.topic().await), [0, 0, 0]);
+    });
+}
+
+/// A client waits for all of them.
+#[test]
+fn many_partitions_are_purged_at_once() {
+    run_on_disk(async |server: Server, disk| {
+        let mut client = server.login().await;
+        client.create(128).await;
+        disk.is_purge_slow.set(true);
+        let began = Sim::now();
+        let purge = PurgeTopicRequest { stream_id: zero(), topic_id: zero() };
+        client.send(PURGE_TOPIC_CODE, &purge).await.unwrap();
+        let took = Sim::now() - began;
+        assert!(took < Duration::from_millis(30), "{took:?}");
     });
 }
 
