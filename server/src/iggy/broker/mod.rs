@@ -168,6 +168,13 @@ impl Broker {
         }
     }
 
+    /// Lets others run if the work of this poll is done.
+    async fn yield_if_exhausted(&self) {
+        if !coop::has_budget() {
+            (self.environment.pause)().await;
+        }
+    }
+
     async fn open_logs(&self, logs: &[LogId]) -> Result<(), Status> {
         let opened = self.storage.open(logs).await?;
         self.logs.insert(logs.iter().copied().zip(opened));

@@ -132,6 +132,35 @@ fn replaying_the_records_or_a_snapshot_gives_the_same_catalogue() {
     assert!(kinds[1..=13].iter().all(|&count| count > 20), "some change is too rare: {kinds:?}");
 }
 
+/// Those of the messages that a record removes are forgotten, and no others.
+#[test]
+fn offsets_are_forgotten_with_their_messages() {
+    let mut forgotten_count = 0;
+    for seed in 1..=50 {
+        let mut numbers = Numbers(seed);
+        let mut catalogue = Catalogue::default();
+        for now in 0..300 {
+            let Ok(record) = random_change(&catalogue, &mut numbers, now) else { continue };
+            let (mut forgotten, before) = (catalogue.clone(), catalogue.clone());
+            forgotten.forget_offsets(&record);
+            catalogue.apply(&record).unwrap();
+            let emptied: Vec<_> = match record {
+                Record::TopicPurged { at } => before.topic_at(at).unwrap().logs().collect(),
+                _ => {
+                    let left: Vec<_> = catalogue.logs().collect();
+                    before.logs().filter(|log| !left.contains(log)).collect()
+                }
+            };
+            let mut expected = before.clone();
+            expected.clamp_offsets(|log| if emptied.contains(&log) { 0 } else { u64::MAX });
+            assert_eq!(forgotten, expected, "{record:?}");
+            assert_counts(&forgotten);
+            forgotten_count += usize::from(forgotten != before);
+        }
+    }
+    assert!(forgotten_count > 100, "{forgotten_count} records removed offsets");
+}
+
 #[test]
 fn an_offset_behind_the_end_of_its_partition_is_skipped_in_a_journal() {
     let zero = WireIdentifier::numeric(0);

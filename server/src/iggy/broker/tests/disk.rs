@@ -1,9 +1,6 @@
 //! Stored offsets when the disk is slow or full, and commands while the storage is closed.
 
-use std::cell::{Cell, RefCell};
-use std::time::Duration;
-
-use owned_io::{Clock, Executor};
+use std::cell::RefCell;
 
 use super::super::super::catalogue::LogId;
 use super::super::super::messages::Batch;
@@ -392,6 +389,30 @@ fn an_owed_snapshot_that_fails_is_made_again_after_a_time() {
             }
             assert_eq!(disk.snapshots.borrow().len(), attempts);
         }
+    });
+}
+
+/// What is left of a change of many records is not made: its client is told so.
+#[test]
+fn a_purge_of_many_topics_ends_when_the_storage_is_closed() {
+    run_on_disk(async |server: Server, disk| {
+        let mut client = server.login().await;
+        client.create(1).await;
+        client.send(CREATE_TOPIC_CODE, &create_topic("another", 1)).await.unwrap();
+        let records = disk.records.get();
+        disk.is_held.set(true);
+        let purge = PurgeStreamRequest { stream_id: zero() };
+        let purged = Sim::spawn(async move { client.send(PURGE_STREAM_CODE, &purge).await });
+        while disk.records.get() == records {
+            pause().await;
+        }
+        let iggy = Rc::clone(&server.iggy);
+        let closed = Sim::spawn(async move { iggy.close().await });
+        pause().await;
+        disk.is_held.set(false);
+        assert_eq!(purged.await.unwrap(), Err(status(Status::Disconnected)));
+        assert_eq!(closed.await.unwrap(), Ok(()));
+        assert_eq!(disk.records.get(), records + 1);
     });
 }
 
