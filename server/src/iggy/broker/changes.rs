@@ -39,9 +39,14 @@ impl Broker {
             let emptied = self.logs.hold(emptied_logs(&self.catalogue.borrow(), record));
             self.store(record, emptied.logs()).await?;
             let unused = self.apply(record)?;
-            self.logs.remove(&unused);
+            let removed = self.logs.remove(&unused);
             if let Err(error) = self.storage.remove(&unused).await {
                 tracing::warn!(%error, "cannot remove all logs of deleted partitions");
+            }
+            for log in removed {
+                self.yield_if_exhausted().await;
+                coop::consume(LOG_NANOS);
+                log.free().await;
             }
             if matches!(record, Record::TopicPurged { .. }) {
                 self.purge_logs(record, emptied.logs()).await?;

@@ -22,6 +22,8 @@ pub struct MemoryStorage {
     room: Rc<Room>,
     /// µs since 1970.
     now: fn() -> u64,
+    /// Lets other tasks run.
+    pause: fn() -> LocalFuture<'static, ()>,
 }
 
 /// What a batch takes beside its messages, in bytes.
@@ -29,6 +31,10 @@ const BATCH_OVERHEAD_BYTES: usize = 128;
 
 /// The work of reading a batch, in nanoseconds: another handle to it, which is dropped later. Not measured.
 const BATCH_NANOS: u64 = 50;
+
+/// How many batches are freed before other tasks may run, and the work of each, in nanoseconds. Not measured.
+const FREED_AT_ONCE: usize = 256;
+const FREE_NANOS: u64 = 150;
 
 /// The memory of all logs.
 #[derive(Debug)]
@@ -57,7 +63,14 @@ struct State {
 impl MemoryStorage {
     /// A storage of at most `bytes_max` bytes.
     pub fn new(bytes_max: usize, now: fn() -> u64) -> Self {
-        Self { room: Rc::new(Room { bytes_max, bytes: Cell::new(0) }), now }
+        let room = Rc::new(Room { bytes_max, bytes: Cell::new(0) });
+        Self { room, now, pause: || Box::pin(ready(())) }
+    }
+
+    /// The same, which calls `pause` while it frees many batches, so that other tasks run.
+    #[must_use]
+    pub fn with_pause(self, pause: fn() -> LocalFuture<'static, ()>) -> Self {
+        Self { pause, ..self }
     }
 
     /// The bytes that all logs hold.
@@ -76,7 +89,7 @@ impl Storage for MemoryStorage {
         Box::pin(ready(Ok(opened.collect())))
     }
 
-    /// The memory is free once the last handle of each log is dropped.
+    /// The memory is free once each log is [freed](MessageLog::free), or its last handle dropped.
     fn remove<'a>(&'a self, _: &'a [LogId]) -> LocalFuture<'a, Result<(), Status>> {
         Box::pin(ready(Ok(())))
     }
@@ -133,9 +146,38 @@ impl MemoryLog {
         found
     }
 
-    fn clear(&self) {
-        let cleared = self.state.take();
-        self.storage.room.bytes.set(self.storage.room.bytes.get() - cleared.taken);
+    /// Removes all messages.
+    fn clear(&self) -> Removed {
+        let State { batches, taken, .. } = self.state.take();
+        Removed { storage: self.storage.clone(), batches, taken }
+    }
+}
+
+/// Batches that were removed from a log. Their room is given back when their memory is free.
+struct Removed {
+    storage: MemoryStorage,
+    batches: VecDeque<StoredBatch>,
+    taken: usize,
+}
+
+impl Removed {
+    /// Frees them. Other tasks run meanwhile.
+    async fn free(mut self) {
+        while !self.batches.is_empty() {
+            let count = self.batches.len().min(FREED_AT_ONCE);
+            self.batches.drain(..count);
+            coop::consume(count as u64 * FREE_NANOS);
+            if !coop::has_budget() {
+                (self.storage.pause)().await;
+            }
+        }
+    }
+}
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        let bytes = &self.storage.room.bytes;
+        bytes.set(bytes.get() - self.taken);
     }
 }
 
@@ -165,16 +207,23 @@ impl MessageLog for MemoryLog {
         Box::pin(ready(Ok(())))
     }
 
+    fn free(&self) -> LocalFuture<'_, ()> {
+        Box::pin(self.clear().free())
+    }
+
     fn purge(&self) -> LocalFuture<'_, Result<(), Status>> {
-        self.clear();
-        Box::pin(ready(Ok(())))
+        let removed = self.clear();
+        Box::pin(async {
+            removed.free().await;
+            Ok(())
+        })
     }
 }
 
 /// Gives its room back.
 impl Drop for MemoryLog {
     fn drop(&mut self) {
-        self.clear();
+        drop(self.clear());
     }
 }
 
@@ -208,6 +257,32 @@ mod tests {
             log.append(batch(&[&[1; 1_000]]), 1).await.unwrap();
             drop((log, other));
             assert_eq!(storage.bytes(), 0);
+        });
+    }
+
+    #[test]
+    fn others_run_while_many_batches_are_freed() {
+        thread_local!(static PAUSES: Cell<u32> = const { Cell::new(0) });
+        owned_io_sim::block_on(async {
+            let storage = MemoryStorage::new(10 << 20, || 1).with_pause(|| {
+                PAUSES.set(PAUSES.get() + 1);
+                coop::refill();
+                Box::pin(ready(()))
+            });
+            let log = storage.open(&[LogId(0)]).await.unwrap().remove(0);
+            for is_purge in [true, false] {
+                for _ in 0..5_000 {
+                    log.append(batch(&[b"a"]), 1).await.unwrap();
+                }
+                PAUSES.set(0);
+                coop::refill();
+                match is_purge {
+                    true => log.purge().await.unwrap(),
+                    false => log.free().await,
+                }
+                assert!(PAUSES.get() >= 8, "{} pauses", PAUSES.get());
+                assert_eq!((storage.bytes(), log.offsets()), (0, Offsets::default()));
+            }
         });
     }
 

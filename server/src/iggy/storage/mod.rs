@@ -135,6 +135,12 @@ pub trait MessageLog {
         Box::pin(ready(Ok(0)))
     }
 
+    /// Frees the memory of a log that is [removed](Storage::remove). Other tasks run meanwhile. The last handle would free
+    /// it in one piece.
+    fn free(&self) -> LocalFuture<'_, ()> {
+        Box::pin(ready(()))
+    }
+
     /// Removes all messages. The next offset is 0 again.
     ///
     /// # Errors
