@@ -14,14 +14,13 @@ use std::rc::Rc;
 use bytes::Bytes;
 pub use durable::{DurableStorage, OPEN_FILES_MAX};
 pub use memory::MemoryStorage;
-pub use owned_io_log::{Appended, Offsets, Position, ReadFrom, Retention, Size};
+pub use owned_io_log::{
+    Appended, Offsets, Position, READ_BATCHES_MAX as BATCHES_MAX, ReadFrom, Retention, Size,
+};
 
 use super::Status;
 use super::catalogue::LogId;
 use super::messages::Batch;
-
-/// The most batches that a read returns: going over them takes some 100 µs. Most have several messages.
-pub const BATCHES_MAX: usize = 1024;
 
 /// A future of this worker.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
