@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use owned_io::{Files, coop};
 
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader, payload_crc};
@@ -218,16 +218,19 @@ async fn read_segment<R: Files>(
 }
 
 /// The batches of a read of `read_bytes` bytes, whose memory they share. If they are less than half of it, they are
-/// copied, so that the rest is not held with them.
+/// copied, so that the rest is not held with them, unless there is no memory for a copy.
 fn released(mut batches: Vec<Batch>, read_bytes: usize) -> Vec<Batch> {
     let bytes: usize = batches.iter().map(|batch| batch.bytes.len()).sum();
     if bytes >= read_bytes / 2 {
         return batches;
     }
+    let mut copy = Vec::new();
+    if copy.try_reserve_exact(bytes).is_err() {
+        return batches;
+    }
     coop::consume(bytes as u64 / 8);
-    let mut copy = BytesMut::with_capacity(bytes);
     batches.iter().for_each(|batch| copy.extend_from_slice(&batch.bytes));
-    let mut copy: Bytes = copy.freeze();
+    let mut copy = Bytes::from(copy);
     for batch in &mut batches {
         batch.bytes = copy.split_to(batch.bytes.len());
     }

@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 
-use bytes::Bytes;
 use iggy_binary_protocol::requests::consumer_offsets::{
     DeleteConsumerOffsetRequest, GetConsumerOffsetRequest, StoreConsumerOffsetRequest,
 };
@@ -20,7 +19,9 @@ use twox_hash::XxHash32;
 use super::super::answer::{Answer, RoomNeeded};
 use super::super::catalogue::{Consumer, GroupId, LogId, TopicId};
 use super::super::messages::{Batch, part};
-use super::super::storage::{MessageLog, Offsets, ReadError, ReadFrom, StoredBatch, skipped};
+use super::super::storage::{
+    MessageLog, Offsets, ReadError, ReadFrom, StoredBatch, copied, skipped,
+};
 use super::Broker;
 use crate::iggy::Status;
 
@@ -277,9 +278,8 @@ fn select(
         return Err(ReadError::TooLong(bytes));
     }
     if bytes < found_bytes / 2 {
-        coop::consume(bytes as u64 / 8);
         for batch in &mut selected {
-            batch.bytes = Bytes::copy_from_slice(&batch.bytes);
+            batch.bytes = copied(std::mem::take(&mut batch.bytes));
         }
     }
     Ok(selected)

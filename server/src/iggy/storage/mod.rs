@@ -14,6 +14,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 pub use durable::{DurableStorage, OPEN_FILES_MAX};
 pub use memory::MemoryStorage;
+use owned_io::coop;
 pub use owned_io_log::{
     Appended, Offsets, Position, READ_BATCHES_MAX as BATCHES_MAX, ReadFrom, Retention, Size,
 };
@@ -145,6 +146,17 @@ pub trait MessageLog {
     /// # Errors
     /// They could not be removed.
     fn purge(&self) -> LocalFuture<'_, Result<(), Status>>;
+}
+
+/// A copy of `bytes`, which holds nothing besides, or the same if there is no memory for one.
+pub(super) fn copied(bytes: Bytes) -> Bytes {
+    let mut copy = Vec::new();
+    if copy.try_reserve_exact(bytes.len()).is_err() {
+        return bytes;
+    }
+    coop::consume(bytes.len() as u64 / 8);
+    copy.extend_from_slice(&bytes);
+    copy.into()
 }
 
 /// How many messages of a batch that begins at `base_offset` come before `from`, or more.

@@ -6,13 +6,13 @@ use std::io;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use owned_io::{Files, Runtime, coop};
+use owned_io::{Files, Runtime};
 use owned_io_log::{Error, ErrorKind, Partition, PartitionConfig};
 use tracing::warn;
 
 use super::super::{
     Appended, BATCHES_MAX, LocalFuture, MessageLog, Offsets, Position, ReadError, ReadFrom,
-    Retention, Size, StoredBatch, skipped,
+    Retention, Size, StoredBatch, copied, skipped,
 };
 use crate::iggy::Status;
 use crate::iggy::messages::Batch;
@@ -114,8 +114,7 @@ fn stamped(batch: Batch, at: Position, id: u128) -> Bytes {
     if messages.len() < COPIED_BYTES_MIN || spare <= messages.len() / 4 {
         return messages;
     }
-    coop::consume(messages.len() as u64 / 8);
-    Bytes::copy_from_slice(&messages)
+    copied(messages)
 }
 
 /// The log copies smaller batches itself, in bytes: see
