@@ -58,13 +58,19 @@ impl Broker {
     }
 
     /// Stores a record, durably whatever the policy for messages is: the logs come and go with it. If there is no room
-    /// for the record, the messages that it removes are removed first, from the logs `emptied`.
+    /// for the record, the messages that it removes are removed first, from the logs `emptied`. If there is none even so,
+    /// the logs that were opened for it are removed: they would keep descriptors, and no record has them.
     async fn store(&self, record: &Record, emptied: &[LogId]) -> Result<(), Status> {
         let mut stored = self.storage.record(record.to_bytes()).await;
         if stored == Err(Status::TopicFull) && !emptied.is_empty() {
             self.snapshots.owe(); // the journal has offsets of these messages
             self.purge_logs(record, emptied).await?;
             stored = self.storage.record(record.to_bytes()).await;
+        }
+        if stored == Err(Status::TopicFull) {
+            let opened = new_logs(record);
+            self.logs.remove(&opened);
+            let _ = self.storage.remove(&opened).await; // an error was logged, and the next start removes them
         }
         stored?;
         self.storage.flush().await
@@ -230,7 +236,7 @@ fn settings(
     Ok(TopicSettings { compression_algorithm, message_expiry, size_max, replication_factor })
 }
 
-/// The logs that a record creates. They are there already if it could not be stored the last time.
+/// The logs that a record creates. They are there already if the last one may be stored or not.
 fn new_logs(record: &Record) -> Vec<LogId> {
     match record {
         Record::TopicCreated { log, partitions: count, .. }

@@ -1,6 +1,7 @@
 //! Stored offsets when the disk is slow or full, and commands while the storage is closed.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 use super::super::super::catalogue::LogId;
 use super::super::super::messages::Batch;
@@ -31,6 +32,8 @@ struct Disk {
     is_journal_long: Cell<bool>,
     /// No snapshot can be made.
     refuses_snapshots: Cell<bool>,
+    /// The logs that were opened, and not removed.
+    open: RefCell<BTreeSet<LogId>>,
     /// The snapshots that were begun.
     snapshots: RefCell<Vec<Vec<u8>>>,
 }
@@ -40,7 +43,8 @@ impl Storage for DiskStorage {
         &'a self,
         logs: &'a [LogId],
     ) -> LocalFuture<'a, Result<Vec<Rc<dyn MessageLog>>, Status>> {
-        Box::pin(async {
+        Box::pin(async move {
+            self.disk.open.borrow_mut().extend(logs);
             let opened = self.memory.open(logs).await?.into_iter();
             let log = |log| Rc::new(DiskLog { log, disk: Rc::clone(&self.disk) }) as _;
             Ok(opened.map(log).collect())
@@ -48,6 +52,7 @@ impl Storage for DiskStorage {
     }
 
     fn remove<'a>(&'a self, logs: &'a [LogId]) -> LocalFuture<'a, Result<(), Status>> {
+        self.disk.open.borrow_mut().retain(|log| !logs.contains(log));
         self.memory.remove(logs)
     }
 
@@ -327,6 +332,27 @@ fn a_topic_that_was_emptied_in_vain_has_no_stored_offsets() {
         assert_eq!(client.topic().await.topic.messages_count, 0);
         client.produce(&[b"2"], WirePartitioning::Balanced).await.unwrap();
         assert_eq!(client.poll(&next()).await.unwrap().offsets(), [0]);
+    });
+}
+
+/// They would keep descriptors until the next start.
+#[test]
+fn partitions_whose_record_is_refused_are_removed() {
+    run_on_disk(async |server: Server, disk| {
+        let mut client = server.login().await;
+        client.create(2).await;
+        disk.is_full.set(true);
+        let refused = client.send(CREATE_TOPIC_CODE, &create_topic("another", 5)).await;
+        assert_eq!(refused, Err(status(Status::TopicFull)));
+        let (stream_id, topic_id, partitions_count) = (zero(), zero(), 3);
+        let more = CreatePartitionsRequest { stream_id, topic_id, partitions_count };
+        let refused = client.send(CREATE_PARTITIONS_CODE, &more).await;
+        assert_eq!(refused, Err(status(Status::TopicFull)));
+        assert_eq!(disk.open.borrow().len(), 2);
+        disk.is_full.set(false);
+        client.send(CREATE_PARTITIONS_CODE, &more).await.unwrap();
+        client.produce(&[b"0"], WirePartitioning::PartitionId(4)).await.unwrap();
+        assert_eq!(disk.open.borrow().len(), 5);
     });
 }
 
