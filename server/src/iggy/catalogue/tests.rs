@@ -1,6 +1,7 @@
 //! Random changes, their replay, and the limits.
 
 use iggy_binary_protocol::WireIdentifier;
+use owned_io::coop;
 
 use super::*;
 
@@ -159,6 +160,26 @@ fn offsets_are_forgotten_with_their_messages() {
         }
     }
     assert!(forgotten_count > 100, "{forgotten_count} records removed offsets");
+}
+
+/// It is made in one piece. Others have their turn before more work is done.
+#[test]
+fn a_snapshot_counts_its_work() {
+    const PARTITIONS: u32 = 1_000;
+    let zero = WireIdentifier::numeric(0);
+    let at = TopicId { stream: 0, topic: 0 };
+    let mut catalogue = Catalogue::default();
+    let record = catalogue.create_stream("s", 0).unwrap();
+    catalogue.apply(&record).unwrap();
+    let record = catalogue.create_topic(&zero, "t", SETTINGS, PARTITIONS, 0).unwrap();
+    catalogue.apply(&record).unwrap();
+    for partition in 0..PARTITIONS {
+        let record = catalogue.store_offset(at, partition, Consumer::Single(7), 5).unwrap();
+        catalogue.apply(&record).unwrap();
+    }
+    coop::refill();
+    assert!(catalogue.to_bytes().len() > 20 * PARTITIONS as usize);
+    assert!(coop::spent_nanos() >= 20 * u64::from(PARTITIONS), "{}", coop::spent_nanos());
 }
 
 #[test]
