@@ -101,6 +101,7 @@ async fn answer_requests<R: Runtime>(
                     if decoder.is_within_request() {
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }
+                    activity.begin_answer();
                     let _ = write.shutdown().await; // the FIN, over TLS behind a close_notify; an error: the peer is gone
                     return Ok(());
                 }
