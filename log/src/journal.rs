@@ -19,8 +19,9 @@ const VERSION: u32 = 1;
 /// Magic, version, CRC32C of the rest, and the offset of the first record that is not in the state.
 const HEADER_BYTES: usize = 24;
 
-/// How many bytes of records are read at once when the journal is opened.
-const REPLAY_BYTES: usize = 1024 * 1024;
+/// How many bytes of records are read at once when the journal is opened. With more, a read of short records would reach
+/// [`READ_BATCHES_MAX`](crate::READ_BATCHES_MAX), and the rest would be read again.
+const REPLAY_BYTES: usize = 128 * 1024;
 
 /// A durable store for state that is small enough for memory: records of what has changed, and now and then a snapshot
 /// of the whole.

@@ -26,6 +26,7 @@ pub use error::{Error, ErrorKind};
 pub use journal::{Journal, Replay};
 pub use observer::{Group, Observer};
 pub use partition::Partition;
+pub use reader::READ_BATCHES_MAX;
 
 /// Removes the directory of a closed partition or journal, durably. A missing directory is no error.
 ///

@@ -111,7 +111,8 @@ impl<R: Runtime + Files> Partition<R> {
 
     /// Reads batches, from `from` on.
     ///
-    /// Returns at most `bytes_max` bytes of payload, but at least one batch if there is one. The first batch may begin
+    /// Returns at most `bytes_max` bytes of payload, and [`READ_BATCHES_MAX`](crate::READ_BATCHES_MAX) batches, but at
+    /// least one batch if there is one. The first batch may begin
     /// before the offset that was asked for: the caller skips messages of it. The result is empty if nothing is stored
     /// from there on. A read may return less than is stored.
     ///

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use owned_io::{Files, coop};
 
 use crate::format::{BATCH_HEADER_BYTES, BatchHeader, payload_crc};
@@ -15,6 +15,15 @@ const READ_BYTES_MIN: u64 = 16 * 1024;
 
 /// The most that is read at once, in bytes, unless one batch is larger.
 const READ_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+/// The most batches that a read returns. Checking them is one piece of work, of some 100 µs if they are small.
+pub const READ_BATCHES_MAX: usize = 1024;
+
+/// The work of a batch that is returned, of a byte that is checked, and of a header that is decoded, in nanoseconds. Not
+/// measured.
+const BATCH_NANOS: u64 = 100;
+const BYTES_CHECKED_PER_NANO: u64 = 8;
+const HEADER_NANOS: u64 = 20;
 
 pub(crate) async fn read<R: Files>(
     shared: &Shared<R>,
@@ -77,7 +86,10 @@ fn from_cache<R: Files>(state: &State<R>, target: Target, bytes_max: usize) -> O
         bytes = bytes.saturating_add(batch.bytes.len());
         is_first || bytes <= bytes_max
     };
-    Some(state.cache.range(start..).take_while(fits).cloned().collect())
+    let cached = state.cache.range(start..).take(READ_BATCHES_MAX).take_while(fits);
+    let found: Vec<_> = cached.cloned().collect();
+    coop::consume(found.len() as u64 * BATCH_NANOS);
+    Some(found)
 }
 
 /// The segment to begin with, among those from the base offset `at_least` on, and the base offset of the next one.
@@ -160,6 +172,10 @@ async fn read_segment<R: Files>(
                 true => Err(Error::corrupt(&segment.path, position + at)),
                 false => Ok(released(found, bytes.len())),
             };
+            if found.len() == READ_BATCHES_MAX {
+                break;
+            }
+            coop::consume(HEADER_NANOS);
             let Some(header) = BatchHeader::decode(head, segment_header.salt) else {
                 return before_damage(found);
             };
@@ -183,6 +199,7 @@ async fn read_segment<R: Files>(
                 needed = header.stored_len();
                 break;
             }
+            coop::consume(BATCH_NANOS + u64::from(header.payload_len) / BYTES_CHECKED_PER_NANO);
             let stored = bytes.slice(at as usize + BATCH_HEADER_BYTES..end as usize);
             if payload_crc(std::slice::from_ref(&stored)) != header.payload_crc {
                 return before_damage(found);
@@ -201,16 +218,19 @@ async fn read_segment<R: Files>(
 }
 
 /// The batches of a read of `read_bytes` bytes, whose memory they share. If they are less than half of it, they are
-/// copied, so that the rest is not held with them.
+/// copied, so that the rest is not held with them, unless there is no memory for a copy.
 fn released(mut batches: Vec<Batch>, read_bytes: usize) -> Vec<Batch> {
     let bytes: usize = batches.iter().map(|batch| batch.bytes.len()).sum();
     if bytes >= read_bytes / 2 {
         return batches;
     }
+    let mut copy = Vec::new();
+    if copy.try_reserve_exact(bytes).is_err() {
+        return batches;
+    }
     coop::consume(bytes as u64 / 8);
-    let mut copy = BytesMut::with_capacity(bytes);
     batches.iter().for_each(|batch| copy.extend_from_slice(&batch.bytes));
-    let mut copy: Bytes = copy.freeze();
+    let mut copy = Bytes::from(copy);
     for batch in &mut batches {
         batch.bytes = copy.split_to(batch.bytes.len());
     }

@@ -216,7 +216,8 @@ impl<R: Files> Segment<R> {
         }
     }
 
-    /// Reads exactly `len` bytes. A file that is shorter is damaged.
+    /// Reads exactly `len` bytes. A file that is shorter is damaged. If there is no memory for them, that is an error of the
+    /// read alone.
     pub(crate) async fn read(
         &self,
         file: &R::File,
@@ -224,7 +225,9 @@ impl<R: Files> Segment<R> {
         len: u64,
     ) -> Result<Bytes, Error> {
         let len = len as usize;
-        let read = file.read_exact_at(Vec::with_capacity(len), len, position).await;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(len).map_err(|error| self.io("read", error.into()))?;
+        let read = file.read_exact_at(bytes, len, position).await;
         match read.into_result() {
             Ok(((), bytes)) => Ok(bytes.into()),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {

@@ -11,7 +11,8 @@ use common::{
 };
 use owned_io::{Files, Runtime};
 use owned_io_log::{
-    ErrorKind, Offsets, Partition, PartitionConfig, ReadFrom, Retention, SyncPolicy, remove,
+    ErrorKind, Offsets, Partition, PartitionConfig, READ_BATCHES_MAX, ReadFrom, Retention,
+    SyncPolicy, remove,
 };
 
 macro_rules! cases {
@@ -47,6 +48,7 @@ cases! {
     a_read_by_time_begins_at_the_first_batch_of_that_time
     a_batch_larger_than_everything_is_stored_and_read
     a_small_batch_does_not_hold_what_was_read_behind_it
+    a_read_returns_a_limited_number_of_batches
     what_cannot_be_appended_changes_nothing
     a_torn_tail_is_cut_wherever_it_is_torn
     damage_to_synced_batches_is_an_error_and_cuts_nothing
@@ -203,6 +205,28 @@ async fn a_small_batch_does_not_hold_what_was_read_behind_it<R: Runtime + Files>
     assert_eq!(batch.len(), 100);
     assert!(batch.capacity() <= 200, "{} bytes are held", batch.capacity());
     end(log, dir).await;
+}
+
+async fn a_read_returns_a_limited_number_of_batches<R: Runtime + Files>() {
+    const BATCHES: usize = 2 * READ_BATCHES_MAX + 100;
+    for cache_bytes_max in [0, 1 << 20] {
+        let dir = scratch::<R>();
+        let mut config = PartitionConfig::default();
+        (config.cache_bytes_max, config.sync) = (cache_bytes_max, SyncPolicy::Never);
+        let (log, _) = open::<R>(&dir, config).await;
+        for _ in 0..BATCHES {
+            log.append(1, |_| [Bytes::from_static(b"short")]).await.unwrap();
+        }
+        let mut counts = Vec::new();
+        for offset in [0, READ_BATCHES_MAX, 2 * READ_BATCHES_MAX] {
+            let from = ReadFrom::Offset(offset as u64);
+            let found = log.read(from, usize::MAX).await.unwrap();
+            assert_eq!(found[0].base_offset, offset as u64);
+            counts.push(found.len());
+        }
+        assert_eq!(counts, [READ_BATCHES_MAX, READ_BATCHES_MAX, 100]);
+        end(log, dir).await;
+    }
 }
 
 async fn what_cannot_be_appended_changes_nothing<R: Runtime + Files>() {

@@ -27,19 +27,38 @@ const CHECKED_AT_ONCE_MAX: usize = 512;
 /// The progress of a connection, for the [`watch`].
 #[derive(Debug, Default)]
 pub struct Activity {
-    is_writing: Cell<bool>,
+    awaited: Cell<Awaited>,
     has_moved: Cell<bool>,
     /// Checks in a row that found no progress.
     quiet: Cell<u32>,
     was_ended: Cell<bool>,
 }
 
+/// What a connection waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Awaited {
+    /// Bytes of its peer.
+    #[default]
+    Bytes,
+    /// That its peer takes an answer.
+    Taking,
+    /// Not its peer.
+    Work,
+}
+
 impl Activity {
+    /// Records that the service works on an answer. It may wait for a disk, for another worker or for memory. That is
+    /// not for the peer to answer for, so the watch ignores the connection until one of the other two calls.
+    #[inline]
+    pub fn begin_work(&self) {
+        self.awaited.set(Awaited::Work);
+    }
+
     /// Records progress, and that the service begins to write an answer. The peer must take all of it within
     /// [`message_time_max`](Limits::message_time_max).
     #[inline]
     pub fn begin_answer(&self) {
-        self.is_writing.set(true);
+        self.awaited.set(Awaited::Taking);
         self.has_moved.set(true);
     }
 
@@ -47,7 +66,7 @@ impl Activity {
     /// [`tcp_idle_time_max`](Limits::tcp_idle_time_max).
     #[inline]
     pub fn begin_wait(&self) {
-        self.is_writing.set(false);
+        self.awaited.set(Awaited::Bytes);
         self.has_moved.set(true);
     }
 
@@ -57,13 +76,14 @@ impl Activity {
     }
 
     fn check(&self, close_method: &CloseMethod, handle: &ShutdownHandle, checks: CheckLimits) {
-        if self.has_moved.take() {
+        let awaited = self.awaited.get();
+        if self.has_moved.take() || awaited == Awaited::Work {
             return self.quiet.set(0);
         }
         let quiet = self.quiet.get().saturating_add(1);
         self.quiet.set(quiet);
         let was_asked = self.was_ended.get();
-        if self.is_writing.get() || was_asked {
+        if awaited == Awaited::Taking || was_asked {
             if quiet >= checks.writing {
                 self.was_ended.set(true);
                 // Otherwise what the peer has not taken would stay in the kernel.

@@ -230,7 +230,8 @@ async fn iggy<R: Runtime + Files>(
     let clients = hub.clients().clone();
     let broker = match &config.data {
         None => {
-            let storage = MemoryStorage::new(config.memory_max, environment.now);
+            let storage = MemoryStorage::new(config.memory_max, environment.now)
+                .with_pause(environment.pause);
             Broker::new(Box::new(storage), clients, environment, node)
         }
         Some(DataConfig { dir, sync }) => {

@@ -1,6 +1,8 @@
 //! Iggy over TCP and WebSocket in the simulation, where any read or write may be short: requests cut anywhere, and bad
 //! ones. `server/iggy/run` runs Iggy's own client.
 
+mod owners;
+
 use std::io::ErrorKind;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,7 +14,9 @@ use iggy_binary_protocol::requests::messages::{
     PollMessagesRequest, RawMessage, SendMessagesEncoder,
 };
 use iggy_binary_protocol::requests::streams::CreateStreamRequest;
-use iggy_binary_protocol::requests::topics::CreateTopicRequest;
+use iggy_binary_protocol::requests::topics::{
+    CreateTopicRequest, GetTopicRequest, PurgeTopicRequest,
+};
 use iggy_binary_protocol::requests::users::LoginUserRequest;
 use iggy_binary_protocol::responses::messages::PollMessagesResponse;
 use iggy_binary_protocol::{
@@ -37,6 +41,7 @@ use owned_io_sim::{Config, Sim, SimStream, pipe, seeds};
 use owned_io_websocket::handshake::Offer;
 use owned_io_websocket::stream::{Buffers, Message, WebSocket, connect};
 use owned_io_websocket::{CloseCode, CloseFrame};
+use owners::{owned_by_server, server_bytes, with_owner};
 
 /// The number of seeds without `SIM_SEEDS`.
 const SEEDS: u64 = 40;
@@ -48,6 +53,14 @@ fn limits() -> Limits {
 
 fn simulate(case: impl AsyncFn()) {
     for seed in seeds(SEEDS) {
+        println!("seed {seed}"); // shown when it fails
+        Sim::block_on(Config::with_seed(seed), case()).unwrap();
+    }
+}
+
+/// For cases with long messages.
+fn simulate_few(case: impl AsyncFn()) {
+    for seed in seeds(SEEDS).step_by(10) {
         println!("seed {seed}"); // shown when it fails
         Sim::block_on(Config::with_seed(seed), case()).unwrap();
     }
@@ -194,6 +207,96 @@ fn who_hoards_memory_is_reset_when_others_need_it() {
     });
 }
 
+/// The length of a message of which there are two in a batch. The second one is a little shorter.
+const HALF: usize = 3 << 20;
+
+/// Copies of messages, messages that are purged meanwhile, and lists.
+#[test]
+fn answers_that_nobody_reads_are_held_by_their_connections() {
+    simulate_few(async || {
+        let server = Server::with_halves().await;
+        let worker = Worker::new(&server, 64 << 20);
+        for (request, held_min, len) in [
+            (poll_from(1, 1), HALF, 16 + 64 + HALF),
+            (poll_from(0, 2), 2 * HALF, 16 + 2 * 64 + 100 + 2 * HALF),
+            (get_topic("many").repeat(10), 40_000, 40_055),
+        ] {
+            let (mut client, serving, account) = worker.connect();
+            assert_eq!(ask(&mut client, login()).await.0, 0);
+            client.write_all(request).await.into_result().unwrap();
+            Sim::sleep(Duration::from_secs(1)).await;
+            assert!(account.held_bytes() >= held_min, "{} are held", account.held_bytes());
+            if len > 2 * HALF {
+                server.ask_alone(frame(PURGE_TOPIC_CODE, &purge().to_bytes())).await;
+                assert!(account.held_bytes() >= held_min, "{} are held", account.held_bytes());
+            }
+            let (status, payload) = answer(&mut client).await;
+            assert_eq!((status, payload.len()), (0, len));
+            client.shutdown().await.unwrap();
+            while client.read(Vec::with_capacity(1 << 16)).await.into_result().unwrap().0 > 0 {}
+            serving.await.unwrap().unwrap();
+            assert_eq!(account.held_bytes(), 0);
+        }
+    });
+}
+
+/// Who finds no memory for an answer waits for it before there is one.
+#[test]
+fn answers_that_nobody_reads_take_no_more_than_the_budget() {
+    const CLIENTS: usize = 12;
+    simulate_few(async || {
+        let server = Server::with_halves().await;
+        let worker = Worker::new(&server, 8 << 20);
+        let budget = worker.resources.budget.clone();
+        let mut clients = Vec::new();
+        for _ in 0..CLIENTS {
+            let (mut client, _serving, _) = worker.connect();
+            assert_eq!(ask(&mut client, login()).await.0, 0);
+            clients.push(client);
+        }
+        let before = server_bytes();
+        for client in &mut clients {
+            client.write_all(poll_from(1, 1)).await.into_result().unwrap();
+        }
+        for _ in 0..10 {
+            Sim::sleep(Duration::from_millis(50)).await;
+            assert!(budget.common_bytes_held() <= budget.common_bytes_max());
+            let allocated = server_bytes() - before;
+            assert!(allocated <= budget.bytes_max() as isize, "{allocated} are allocated");
+        }
+        assert!(budget.common_bytes_held() > HALF / 2, "nobody is answered");
+        // Others get theirs when some of them read, or hoard.
+        let mut served = 0;
+        for mut client in clients {
+            let header = client.read_exact(Vec::with_capacity(8), 8).await.into_result();
+            let Ok(((), header)) = header else { continue };
+            let len = u32::from_le_bytes(header[4..].try_into().unwrap()) as usize;
+            let read = client.read_exact(Vec::with_capacity(len), len).await.into_result();
+            served += usize::from(read.is_ok() && len > HALF);
+        }
+        assert!(served > 2, "{served} were served");
+    });
+}
+
+/// An answer of many pieces leaves nothing behind that its connection would keep while it is idle.
+#[test]
+fn an_idle_connection_holds_little_whatever_it_has_polled() {
+    simulate_few(async || {
+        let server = Server::new();
+        server.ask_alone([create(), send(&[7; 1_100]).repeat(500)].concat()).await;
+        let worker = Worker::new(&server, 64 << 20);
+        let (mut client, _serving, _) = worker.connect();
+        assert_eq!(ask(&mut client, login()).await.0, 0);
+        Sim::sleep(Duration::from_secs(1)).await;
+        let before = server_bytes();
+        let (status, polled) = ask(&mut client, poll_from(0, u32::MAX)).await;
+        assert_eq!((status, polled.len()), (0, 16 + 500 * (64 + 1_100)));
+        Sim::sleep(Duration::from_secs(1)).await;
+        let kept = server_bytes() - before;
+        assert!(kept < 2 * 1024, "{kept} bytes are kept");
+    });
+}
+
 #[test]
 fn bad_requests_are_refused_and_the_connection_goes_on() {
     simulate(async || {
@@ -292,10 +395,14 @@ struct Server {
 
 impl Server {
     fn new() -> Self {
+        Self::with_room(4 << 20)
+    }
+
+    fn with_room(bytes_max: usize) -> Self {
         let credentials = Credentials::new("iggy".into(), "secret".into()).unwrap();
         let hub = Arc::new(Hub::new(credentials));
         let environment = Environment::of::<Sim>();
-        let storage = Box::new(MemoryStorage::new(4 << 20, environment.now));
+        let storage = Box::new(MemoryStorage::new(bytes_max, environment.now));
         let broker = Broker::new(storage, hub.clients().clone(), environment, Node::default());
         Self { iggy: Rc::new(Iggy::with_broker::<Sim>(hub, broker)) }
     }
@@ -308,6 +415,30 @@ impl Server {
         let connections = Connections::new(DrainSignal::default(), resources.budget.clone());
         let connection = connections.add(stream.shutdown_handle());
         Context { connection, worker: Rc::new(resources) }
+    }
+
+    /// A server with a batch of two messages of [`HALF`] bytes, and a topic `many` of 1,000 partitions.
+    async fn with_halves() -> Self {
+        let server = Self::with_room(32 << 20);
+        server.ask_alone([create(), create_topic("many", 1_000)].concat()).await;
+        server.ask_alone(send_all(&[&vec![1; HALF + 100], &vec![2; HALF]])).await;
+        server
+    }
+
+    /// Executes requests of another client, which leaves then.
+    async fn ask_alone(&self, requests: Vec<u8>) {
+        let worker = Worker::new(self, 256 << 20);
+        let (mut client, serving, _) = worker.connect();
+        client.write_all([login(), requests].concat()).await.into_result().unwrap();
+        client.shutdown().await.unwrap();
+        // Each round reads an answer, or ends.
+        while let Ok(((), header)) = client.read_exact(Vec::with_capacity(8), 8).await.into_result()
+        {
+            assert_eq!(header[..4], [0; 4]);
+            let len = u32::from_le_bytes(header[4..].try_into().unwrap()) as usize;
+            client.read_exact(Vec::with_capacity(len), len).await.into_result().unwrap();
+        }
+        serving.await.unwrap().unwrap();
     }
 
     /// A connection over TCP, its task, and its memory.
@@ -329,6 +460,37 @@ impl Server {
         let offer = Offer { host: "localhost", path: "/", ..Offer::default() };
         let config = owned_io_websocket::Config::default();
         connect::<Sim, _>(client, &buffers, config, &offer).await.unwrap().0
+    }
+}
+
+/// Connections that share a budget.
+struct Worker {
+    resources: Rc<Resources>,
+    connections: Connections,
+}
+
+impl Worker {
+    fn new(server: &Server, memory_max: usize) -> Self {
+        let memory = Memory::divide(memory_max, 20).expect("enough memory");
+        let limits = Limits {
+            message_bytes_max: 16 << 20,
+            message_time_max: Duration::from_secs(30),
+            ..limits()
+        };
+        let mut resources = Resources::new(memory, None, WebSockets::default(), limits);
+        resources.iggy = Some(Rc::clone(&server.iggy));
+        let connections = Connections::new(DrainSignal::default(), resources.budget.clone());
+        Self { resources: Rc::new(resources), connections }
+    }
+
+    /// A connection over TCP, its task, and its memory. What its task allocates is the server's.
+    fn connect(&self) -> (SimStream, JoinHandle<std::io::Result<()>>, MemoryAccount) {
+        let (client, server) = pipe();
+        let connection = self.connections.add(server.shutdown_handle());
+        let account = connection.account().clone();
+        let ctx = Context { connection, worker: Rc::clone(&self.resources) };
+        let serving = owned_by_server(true, async move { iggy::serve::<Sim>(server, &ctx).await });
+        (client, with_owner(true, || Sim::spawn(serving)), account)
     }
 }
 
@@ -374,29 +536,61 @@ fn login() -> Vec<u8> {
 /// Requests for a stream and a topic of one partition. Their answers are 38 and 92 bytes long.
 fn create() -> Vec<u8> {
     let stream = CreateStreamRequest { name: WireName::new("hello").unwrap() };
+    [frame(CREATE_STREAM_CODE, &stream.to_bytes()), create_topic("t", 1)].concat()
+}
+
+fn create_topic(name: &str, partitions_count: u32) -> Vec<u8> {
     let topic = CreateTopicRequest {
         stream_id: WireIdentifier::numeric(0),
-        partitions_count: 1,
+        partitions_count,
         compression_algorithm: 1,
         message_expiry: 0,
         max_topic_size: 0,
         replication_factor: 0,
-        name: WireName::new("t").unwrap(),
+        name: WireName::new(name).unwrap(),
     };
-    [frame(CREATE_STREAM_CODE, &stream.to_bytes()), frame(CREATE_TOPIC_CODE, &topic.to_bytes())]
-        .concat()
+    frame(CREATE_TOPIC_CODE, &topic.to_bytes())
+}
+
+fn get_topic(name: &str) -> Vec<u8> {
+    let (stream_id, topic_id) = (WireIdentifier::numeric(0), WireIdentifier::named(name).unwrap());
+    frame(GET_TOPIC_CODE, &GetTopicRequest { stream_id, topic_id }.to_bytes())
+}
+
+fn purge() -> PurgeTopicRequest {
+    PurgeTopicRequest {
+        stream_id: WireIdentifier::numeric(0),
+        topic_id: WireIdentifier::numeric(0),
+    }
 }
 
 fn send(payload: &[u8]) -> Vec<u8> {
+    send_all(&[payload])
+}
+
+/// A batch of messages with these payloads.
+fn send_all(payloads: &[&[u8]]) -> Vec<u8> {
     let (zero, to) = (WireIdentifier::numeric(0), WirePartitioning::Balanced);
-    let message = RawMessage { id: 0, origin_timestamp: 0, headers: None, payload };
+    let message = |payload| RawMessage { id: 0, origin_timestamp: 0, headers: None, payload };
+    let messages: Vec<_> = payloads.iter().map(|payload| message(*payload)).collect();
     let mut request = BytesMut::new();
-    SendMessagesEncoder::encode(&mut request, &zero, &zero, &to, &[message]);
+    SendMessagesEncoder::encode(&mut request, &zero, &zero, &to, &messages);
     frame(SEND_MESSAGES_CODE, &request)
 }
 
 fn poll(count: u32) -> Vec<u8> {
-    let poll = PollMessagesRequest {
+    frame(POLL_MESSAGES_CODE, &poll_request(count).to_bytes())
+}
+
+/// A poll that stores no offset.
+fn poll_from(offset: u64, count: u32) -> Vec<u8> {
+    let strategy = WirePollingStrategy::offset(offset);
+    let poll = PollMessagesRequest { strategy, auto_commit: false, ..poll_request(count) };
+    frame(POLL_MESSAGES_CODE, &poll.to_bytes())
+}
+
+fn poll_request(count: u32) -> PollMessagesRequest {
+    PollMessagesRequest {
         consumer: WireConsumer::consumer(WireIdentifier::numeric(1)),
         stream_id: WireIdentifier::numeric(0),
         topic_id: WireIdentifier::numeric(0),
@@ -404,6 +598,5 @@ fn poll(count: u32) -> Vec<u8> {
         strategy: WirePollingStrategy::next(),
         count,
         auto_commit: true,
-    };
-    frame(POLL_MESSAGES_CODE, &poll.to_bytes())
+    }
 }

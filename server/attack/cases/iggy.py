@@ -305,22 +305,22 @@ def announced_and_not_sent(ctx):
         own.check()
 
 
-@case("iggy: 50 clients that poll 1 MiB without end and read nothing", "a bounded peak", kind="alone")
-def polls_without_reading(ctx):
+def polls_without_reading(ctx, messages, offset):
+    """Clients that poll the messages of a batch from an offset on, and read nothing."""
     budget = 64 * MIB
     with ctx.fresh(*options(ctx.setup), "--memory-max", str(budget), listeners=LISTENERS) as own:
         with Client(own.addr("tcp")) as iggy:
             iggy.ask(create_stream("some"), OK)
             iggy.ask(create_topic(by_name("some"), "some"), OK)
             where = by_name("some"), by_name("some")
-            iggy.ask(send(*where, [message(bytes(MIB))]), OK)
+            iggy.ask(send(*where, messages), OK)
         clients = []
         try:
             for _ in range(50):
                 clients.append(Client(own.addr("tcp")))
                 clients[-1].sock.settimeout(0.2)
                 try:
-                    clients[-1].sock.sendall(poll(*where) * 1000)
+                    clients[-1].sock.sendall(poll(*where, offset=offset) * 1000)
                 except TimeoutError:
                     pass  # the server reads no more: as it should
             time.sleep(1)
@@ -332,6 +332,16 @@ def polls_without_reading(ctx):
             for iggy in clients:
                 iggy.sock.close()
         own.check()
+
+
+@case("iggy: 50 clients that poll 1 MiB without end and read nothing", "a bounded peak", kind="alone")
+def polls_of_a_batch(ctx):
+    polls_without_reading(ctx, [message(bytes(MIB))], offset=0)
+
+
+@case("iggy: 50 clients that poll the shorter half of a long batch and read nothing", "a bounded peak", kind="alone")
+def polls_of_half_a_batch(ctx):
+    polls_without_reading(ctx, [message(bytes(6 * MIB)), message(bytes(5 * MIB))], offset=1)
 
 
 def over_websocket(ctx):

@@ -23,12 +23,12 @@ pub struct Answer {
     room_needed: Option<RoomNeeded>,
 }
 
-/// What a poll needs that has no room for its first batch.
+/// What a command needs that has no room for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RoomNeeded {
-    /// The partition that it is to name when it is repeated: it was the turn of this one.
-    pub partition: u32,
-    /// The bytes of the batch.
+    /// The partition that a poll is to name when it is repeated: it was the turn of this one.
+    pub partition: Option<u32>,
+    /// The bytes of the batch, or of the list.
     pub bytes: usize,
 }
 
@@ -54,7 +54,16 @@ impl Answer {
         answer
     }
 
-    /// No answer: the poll is to be repeated with more room.
+    /// The answer, if it has at most `bytes_max` bytes. Otherwise the room that it needs.
+    #[must_use]
+    pub fn within(self, bytes_max: usize) -> Self {
+        if self.len <= bytes_max {
+            return self;
+        }
+        Self::needs(RoomNeeded { partition: None, bytes: self.len })
+    }
+
+    /// No answer: the command is to be repeated with more room.
     pub fn needs(room: RoomNeeded) -> Self {
         Self { room_needed: Some(room), ..Self::default() }
     }

@@ -75,6 +75,25 @@ impl Command {
         )
     }
 
+    /// The same command, to ask again. None if it does more than to ask what streams, topics, groups and clients there
+    /// are.
+    pub fn repeated(&self) -> Option<Self> {
+        Some(match self {
+            Self::GetStats => Self::GetStats,
+            Self::GetMe => Self::GetMe,
+            Self::GetClient(request) => Self::GetClient(request.clone()),
+            Self::GetClients => Self::GetClients,
+            Self::GetClusterMetadata => Self::GetClusterMetadata,
+            Self::GetStream(request) => Self::GetStream(request.clone()),
+            Self::GetStreams => Self::GetStreams,
+            Self::GetTopic(request) => Self::GetTopic(request.clone()),
+            Self::GetTopics(request) => Self::GetTopics(request.clone()),
+            Self::GetGroup(request) => Self::GetGroup(request.clone()),
+            Self::GetGroups(request) => Self::GetGroups(request.clone()),
+            _ => return None,
+        })
+    }
+
     /// Decodes a request. Bytes behind its fields are ignored, as by Iggy's server.
     ///
     /// # Errors

@@ -20,6 +20,7 @@ pub mod catalogue;
 pub mod clients;
 pub mod command;
 pub mod frame;
+mod join;
 pub mod members;
 pub mod messages;
 mod name;
@@ -30,11 +31,12 @@ pub mod workers;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 pub use name::{NAME_BYTES_MAX, Name};
 use owned_io::{Clock, Random};
 pub use status::Status;
+use storage::LocalFuture;
 
 /// The time and chance of a runtime.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +45,8 @@ pub struct Environment {
     pub now: fn() -> u64,
     /// A random number.
     pub random: fn() -> u128,
+    /// Lets other tasks and I/O run.
+    pub pause: fn() -> LocalFuture<'static, ()>,
 }
 
 impl Environment {
@@ -58,6 +62,7 @@ impl Environment {
                 R::fill_random(&mut bytes);
                 u128::from_le_bytes(bytes)
             },
+            pause: || Box::pin(R::sleep(Duration::ZERO)),
         }
     }
 }

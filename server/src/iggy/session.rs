@@ -39,7 +39,8 @@ impl Session {
     }
 
     /// Executes a request, and returns the bytes of its answer in pieces. Without a login there are ping and login
-    /// alone. A poll is answered by as many messages as there is `room` for, which is made for one batch at least.
+    /// alone. A poll is answered by as many messages as there is `room` for, which is made for one batch at least. It is
+    /// made for a list, too. Other answers are short, and need none.
     ///
     /// # Cancellation
     /// As for [`Iggy::execute`].
@@ -105,8 +106,28 @@ impl Session {
                 self.iggy.metrics().iggy.appended(messages, bytes);
                 Ok(answer)
             }
-            command => self.iggy.execute::<C>(self.registration.id(), command, 0).await,
+            command => self.execute_within::<C>(command, room).await,
         }
+    }
+
+    /// Executes a command. If it asks for a list, it is executed again once there is room for that.
+    async fn execute_within<C: Clock>(
+        &self,
+        mut command: Command,
+        room: &mut impl AnswerRoom,
+    ) -> Result<Answer, Status> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (client, repeated) = (self.registration.id(), command.repeated());
+            let answer = self.iggy.execute::<C>(client, command, room.bytes()).await?;
+            let (Some(needed), Some(repeated)) = (answer.room_needed(), repeated) else {
+                return Ok(answer);
+            };
+            // The list may grow meanwhile.
+            let bytes = needed.bytes.saturating_add(needed.bytes / 8);
+            room.grow(bytes).await.map_err(|_| Status::Error)?;
+            command = repeated;
+        }
+        Err(Status::Error)
     }
 
     async fn poll<C: Clock>(
@@ -114,7 +135,7 @@ impl Session {
         mut poll: PollMessagesRequest,
         room: &mut impl AnswerRoom,
     ) -> Result<Answer, Status> {
-        for _ in 0..POLL_ATTEMPTS_MAX {
+        for _ in 0..ATTEMPTS_MAX {
             let command = Command::PollMessages(poll.clone());
             let (client, bytes_max) = (self.registration.id(), room.bytes());
             let answer = self.iggy.execute::<C>(client, command, bytes_max).await?;
@@ -122,7 +143,7 @@ impl Session {
                 return Ok(answer);
             };
             room.grow(bytes).await?;
-            poll.partition_id = Some(partition);
+            poll.partition_id = partition;
         }
         Err(Status::CannotReadMessage)
     }
@@ -136,11 +157,11 @@ impl Session {
 /// The length and the code of a request.
 const REQUEST_HEADER_BYTES: usize = 8;
 
-/// How often a poll is tried. The second time there is room, unless the first batch was removed meanwhile and the next
-/// one is longer.
-const POLL_ATTEMPTS_MAX: u32 = 4;
+/// How often a poll or a question is tried. The second time there is room, unless the first batch was removed meanwhile
+/// and the next one is longer, or the list has grown by much.
+const ATTEMPTS_MAX: u32 = 4;
 
-/// Memory for the messages of an answer.
+/// Memory for the messages of an answer, or for a list.
 #[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
 pub trait AnswerRoom {
     /// How many bytes there is room for.

@@ -40,6 +40,7 @@ pub async fn serve(stream: impl ByteStream, ctx: &Context) -> io::Result<()> {
     };
     if echoed.is_ok() {
         // Over TCP this sends the FIN, over TLS the close_notify before it. An error means that the peer has disconnected.
+        activity.begin_answer();
         let _ = write.shutdown().await;
     }
     activity.outcome(echoed)

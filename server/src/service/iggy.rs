@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use iggy_binary_protocol::codes::POLL_MESSAGES_CODE;
+use iggy_binary_protocol::codes::{PING_CODE, POLL_MESSAGES_CODE, SEND_MESSAGES_CODE};
 use owned_io::{
     BufResult, ByteStream, IoBufMutExt, IoVec, MemoryAccount, MemoryWait, OwnedRead, OwnedWrite,
     OwnedWriteExt, Reservation, Runtime, ShutdownHandle, Spare, coop, shutdown_after,
@@ -32,6 +32,17 @@ use crate::watch::Activity;
 /// The most bytes of messages in the answer to a poll, but one batch at least. As many are reserved while a poll is
 /// answered, or what is left of the connection's share, or what one batch needs.
 const POLL_BYTES_MAX: usize = 2 << 20;
+
+/// What is reserved for another answer before it is made, in bytes, or what is left of the connection's share. More is
+/// reserved for a list that is longer.
+const LIST_BYTES: usize = 16 * 1024;
+
+/// What a piece of an answer takes besides its bytes while it is written: its places in two arrays.
+const PIECE_BYTES: usize = 48;
+
+/// The most pieces of an answer whose arrays are kept for the next one. Most answers have one or a few, and a connection
+/// may be idle after a long one.
+const KEPT_PIECES_MAX: usize = 16;
 
 /// From how many missing bytes on the payload of a request is read in place, without a buffer of the pool.
 const DIRECT_BYTES_MIN: usize = 16 * 1024;
@@ -90,6 +101,7 @@ async fn answer_requests<R: Runtime>(
                     if decoder.is_within_request() {
                         return Err(io::ErrorKind::UnexpectedEof.into());
                     }
+                    activity.begin_answer();
                     let _ = write.shutdown().await; // the FIN, over TLS behind a close_notify; an error: the peer is gone
                     return Ok(());
                 }
@@ -105,7 +117,9 @@ async fn answer_requests<R: Runtime>(
             let request = match decoder.decode(&mut left) {
                 Ok(Progress::NeedsBytes) => break,
                 Ok(Progress::NeedsRoom(bytes)) => {
+                    activity.begin_work();
                     reserve::<R>(&mut request_room, bytes, limits.message_time_max).await?;
+                    activity.begin_wait();
                     decoder.make_room(bytes)?;
                     continue;
                 }
@@ -120,17 +134,23 @@ async fn answer_requests<R: Runtime>(
                 }
             };
             was_complete = true;
-            activity.begin_answer();
-            let mut answer_room = PollRoom::<R>::new(ctx, &request);
+            activity.begin_work();
+            let mut answer_room = ReservedRoom::<R>::new(ctx, &request);
             let answer = session.answer::<R>(request, &mut answer_room).await;
             request_room.force(0);
             decoder.set_logged_in(session.is_logged_in());
             answer.into_iter().for_each(|piece| pieces.push(piece));
+            answer_room.hold(&pieces);
+            activity.begin_answer();
             let deadline = Some(R::now() + limits.message_time_max);
             let until = Until { account, connection: &connection, deadline };
             let written = until.run::<R, _>(write.write_all_vectored(pieces)).await;
             ((), pieces) = reset_on_timeout(written, &connection)?;
-            pieces.clear();
+            if pieces.bufs().len() > KEPT_PIECES_MAX {
+                pieces = IoVec::new();
+            } else {
+                pieces.clear();
+            }
             activity.begin_wait();
         }
         if !decoder.is_within_request() {
@@ -233,7 +253,13 @@ async fn answer<R: Runtime>(
     session: &mut Session,
     ctx: &Context,
 ) -> Result<(), Error> {
-    let mut answer_room = PollRoom::<R>::new(ctx, &request);
+    let mut answer_room = ReservedRoom::<R>::new(ctx, &request);
+    if answer_room.is_short() {
+        // What is queued may be what the answer would wait for.
+        drop(answer_room);
+        outgoing.flush().await?;
+        answer_room = ReservedRoom::new(ctx, &request);
+    }
     let answer = session.answer::<R>(request, &mut answer_room).await;
     let shared_bytes = answer.iter().filter(|piece| is_shared(piece)).map(Bytes::len).sum();
     answer_room.reservation.force(0); // the queue reserves the same bytes, before any other connection can
@@ -289,25 +315,43 @@ fn session(ctx: &Context, transport: Transport) -> io::Result<Session> {
     Ok(Session::new(iggy, transport, ctx.connection.peer()))
 }
 
-/// Room for the messages in the answer to a request. It is given back when it is dropped.
-struct PollRoom<'a, R> {
+/// Room for the answer to a request. It is given back when it is dropped.
+struct ReservedRoom<'a, R> {
     reservation: Reservation,
+    is_short: bool,
     ctx: &'a Context,
     runtime: PhantomData<R>,
 }
 
-impl<'a, R: Runtime> PollRoom<'a, R> {
+impl<'a, R: Runtime> ReservedRoom<'a, R> {
     fn new(ctx: &'a Context, request: &Request) -> Self {
         let account = ctx.connection.account();
         let mut reservation = account.reservation();
-        if request.code == POLL_MESSAGES_CODE && reservation.resize(POLL_BYTES_MAX).is_err() {
+        let bytes = match request.code {
+            POLL_MESSAGES_CODE => POLL_BYTES_MAX,
+            SEND_MESSAGES_CODE | PING_CODE => 0, // nothing but a status
+            _ => LIST_BYTES,
+        };
+        let is_short = reservation.resize(bytes).is_err();
+        if is_short {
             reservation.force(account.share_bytes_left());
         }
-        Self { reservation, ctx, runtime: PhantomData }
+        Self { reservation, is_short, ctx, runtime: PhantomData }
+    }
+
+    /// Whether there is less than an answer may need.
+    const fn is_short(&self) -> bool {
+        self.is_short
+    }
+
+    /// Reserves what the answer holds until it is written, also what it shares with a log: that may remove it meanwhile.
+    fn hold(&mut self, pieces: &IoVec<Bytes>) {
+        let bytes = pieces.bytes_left() + pieces.bufs().len() * PIECE_BYTES;
+        self.reservation.force(bytes.max(self.reservation.bytes()));
     }
 }
 
-impl<R: Runtime> AnswerRoom for PollRoom<'_, R> {
+impl<R: Runtime> AnswerRoom for ReservedRoom<'_, R> {
     fn bytes(&self) -> usize {
         self.reservation.bytes()
     }

@@ -48,6 +48,7 @@ async fn answer_messages<R: Runtime>(
             if decoder.is_within_message() {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
+            activity.begin_answer();
             let _ = write.shutdown().await; // the FIN, over TLS behind a close_notify; an error: the peer is gone
             return Ok(());
         }

@@ -64,6 +64,7 @@ async fn answer_requests<R: Runtime>(
         let n;
         (n, request_bytes) = begun.map_buf(Spare::into_inner).into_result()?;
         if n == 0 {
+            activity.begin_answer();
             let _ = write.shutdown().await; // the FIN, over TLS behind a close_notify; an error: the peer is gone
             return Ok(());
         }

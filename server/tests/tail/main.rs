@@ -292,6 +292,41 @@ fn who_talks_too_much_is_closed() {
 /// What a connection takes while it waits for messages: its state, and that of its task, without optimisation.
 const STATE_BYTES_MAX: isize = 14 * 1024;
 
+/// With an engine of tungstenite each connection reads for itself.
+#[cfg(feature = "tungstenite")]
+#[test]
+fn who_waits_for_messages_with_tungstenite_reserves_no_memory_for_them() {
+    use owned_io_server::config::{Engine, Limits};
+    use owned_io_server::context::Resources;
+    use owned_io_server::memory::Memory;
+
+    for &engine in Engine::ALL.iter().filter(|engine| **engine != Engine::Native) {
+        let case = async {
+            let sockets = WebSockets { engine, ..WebSockets::default() };
+            let server = Server::new(sockets.clone()).await;
+            let mut producer = server.producer().await;
+            producer.send_numbered(0..10).await;
+            // A share of 24 KiB. What is read at once needs more.
+            let memory = Memory::divide(64 << 20, 1_000).expect("enough memory");
+            let mut resources = Resources::new(memory, None, sockets, Limits::default());
+            resources.iggy = server.workers[0].resources.iggy.clone();
+            let worker = Worker::new(resources);
+            let mut socket = worker.tail("s/t/0?from=first", &[]).await;
+            for messages in [0..10, 10..12, 12..13] {
+                if messages.start > 0 {
+                    producer.send_numbered(messages.clone()).await;
+                }
+                for n in messages {
+                    assert_eq!(next(&mut socket).await, Pushed::numbered(n));
+                }
+                Sim::sleep(Duration::from_secs(1)).await;
+                assert_eq!(worker.resources.budget.common_bytes_held(), 0);
+            }
+        };
+        Sim::block_on(Config::with_seed(1), case).unwrap();
+    }
+}
+
 #[test]
 fn who_waits_for_messages_holds_no_buffer() {
     const COUNT: u8 = 80; // fewer than there are shares, because a queue that is empty keeps some of its share reserved

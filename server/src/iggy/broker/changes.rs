@@ -1,20 +1,26 @@
 //! Commands that change the catalogue, and the logs that come and go with it.
 
-use std::collections::BTreeSet;
-
 use iggy_binary_protocol::requests::consumer_groups::{
     JoinConsumerGroupRequest, LeaveConsumerGroupRequest,
 };
+use owned_io::coop;
 
 use super::super::answer::{self, Answer, Totals};
 use super::super::catalogue::{Catalogue, LogId, Record, TopicSettings};
 use super::super::command::Command;
+use super::super::join::{PARTITIONS_AT_ONCE, join_all};
 use super::Broker;
 use crate::iggy::Status;
+
+/// The work of a record, and of each log that it removes or empties, in nanoseconds. Not measured.
+const RECORD_NANOS: u64 = 1_000;
+const LOG_NANOS: u64 = 200;
 
 impl Broker {
     /// Makes a change of the catalogue: checks it, opens the logs that it needs, stores its record, and makes it. So a
     /// change that anybody sees is stored. Removes the logs that nobody needs any more.
+    ///
+    /// A change of many records lets others run in between. It ends before its next record when the broker closes.
     pub(super) async fn change(&self, command: Command) -> Result<Answer, Status> {
         let _turn = self.changing.lock().await; // between check and change nothing else changes
         if self.is_closing.get() {
@@ -24,16 +30,26 @@ impl Broker {
         let records = ask(&self.catalogue.borrow(), &command, now)?;
         let mut answer = Answer::empty();
         for record in &records {
+            self.yield_if_exhausted().await;
+            if self.is_closing.get() {
+                return Err(Status::Disconnected);
+            }
+            coop::consume(RECORD_NANOS);
             self.open_logs(&new_logs(record)).await?;
             let emptied = self.logs.hold(emptied_logs(&self.catalogue.borrow(), record));
             self.store(record, emptied.logs()).await?;
             let unused = self.apply(record)?;
-            self.logs.remove(&unused);
+            let removed = self.logs.remove(&unused);
             if let Err(error) = self.storage.remove(&unused).await {
                 tracing::warn!(%error, "cannot remove all logs of deleted partitions");
             }
+            for log in removed {
+                self.yield_if_exhausted().await;
+                coop::consume(LOG_NANOS);
+                log.free().await;
+            }
             if matches!(record, Record::TopicPurged { .. }) {
-                self.purge_logs(emptied.logs()).await?;
+                self.purge_logs(record, emptied.logs()).await?;
             }
             answer = self.answer_to(record);
         }
@@ -42,35 +58,38 @@ impl Broker {
     }
 
     /// Stores a record, durably whatever the policy for messages is: the logs come and go with it. If there is no room
-    /// for the record, the messages that it removes are removed first, from the logs `emptied`.
+    /// for the record, the messages that it removes are removed first, from the logs `emptied`. If there is none even so,
+    /// the logs that were opened for it are removed: they would keep descriptors, and no record has them.
     async fn store(&self, record: &Record, emptied: &[LogId]) -> Result<(), Status> {
         let mut stored = self.storage.record(record.to_bytes()).await;
         if stored == Err(Status::TopicFull) && !emptied.is_empty() {
             self.snapshots.owe(); // the journal has offsets of these messages
-            self.purge_logs(emptied).await?;
+            self.purge_logs(record, emptied).await?;
             stored = self.storage.record(record.to_bytes()).await;
+        }
+        if stored == Err(Status::TopicFull) {
+            let opened = new_logs(record);
+            self.logs.remove(&opened);
+            let _ = self.storage.remove(&opened).await; // an error was logged, and the next start removes them
         }
         stored?;
         self.storage.flush().await
     }
 
-    /// Removes all messages of logs, and the offsets that were stored for them: also if no record says so, because there
-    /// was no room for it. An error of one log does not keep the others from being purged: their offsets are gone too.
-    /// The first error is returned.
-    async fn purge_logs(&self, logs: &[LogId]) -> Result<(), Status> {
+    /// Removes all messages of the logs that `record` empties, and the offsets that were stored for them: also if it is
+    /// not applied, because there was no room for it. An error of one log does not keep the others from being purged:
+    /// their offsets are gone too. The first error is returned.
+    async fn purge_logs(&self, record: &Record, logs: &[LogId]) -> Result<(), Status> {
         self.logs.begin_epoch(logs);
-        let purged: BTreeSet<_> = logs.iter().collect();
-        let end = |log| if purged.contains(&log) { 0 } else { u64::MAX };
-        self.catalogue.borrow_mut().clamp_offsets(end);
-        let mut all_purged = Ok(());
-        for &log in logs {
-            let purged = match self.logs.get(log) {
-                Ok(log) => log.purge().await,
-                Err(status) => Err(status),
-            };
-            all_purged = all_purged.and(purged);
+        self.catalogue.borrow_mut().forget_offsets(record);
+        let mut purged = Ok(());
+        for some in logs.chunks(PARTITIONS_AT_ONCE) {
+            self.yield_if_exhausted().await;
+            coop::consume(some.len() as u64 * LOG_NANOS);
+            let purging = join_all(some.iter().map(async |&log| self.logs.get(log)?.purge().await));
+            purged = purging.await.into_iter().fold(purged, Result::and);
         }
-        all_purged
+        purged
     }
 
     /// Makes the change, and returns the logs that it leaves unused.
@@ -217,7 +236,7 @@ fn settings(
     Ok(TopicSettings { compression_algorithm, message_expiry, size_max, replication_factor })
 }
 
-/// The logs that a record creates. They are there already if it could not be stored the last time.
+/// The logs that a record creates. They are there already if the last one may be stored or not.
 fn new_logs(record: &Record) -> Vec<LogId> {
     match record {
         Record::TopicCreated { log, partitions: count, .. }

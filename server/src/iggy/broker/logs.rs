@@ -42,13 +42,16 @@ impl Logs {
         self.entries.borrow_mut().extend(entries);
     }
 
-    pub(super) fn remove(&self, logs: &[LogId]) {
+    /// Removes logs, and returns those that there were.
+    pub(super) fn remove(&self, logs: &[LogId]) -> Vec<Rc<dyn MessageLog>> {
         let mut entries = self.entries.borrow_mut();
-        for log in logs {
-            if let Some(removed) = entries.remove(log) {
+        let removed = logs.iter().filter_map(|log| entries.remove(log));
+        removed
+            .map(|removed| {
                 removed.changed.notify(usize::MAX);
-            }
-        }
+                removed.log
+            })
+            .collect()
     }
 
     /// A log.

@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 
-use bytes::Bytes;
 use iggy_binary_protocol::requests::consumer_offsets::{
     DeleteConsumerOffsetRequest, GetConsumerOffsetRequest, StoreConsumerOffsetRequest,
 };
@@ -20,7 +19,9 @@ use twox_hash::XxHash32;
 use super::super::answer::{Answer, RoomNeeded};
 use super::super::catalogue::{Consumer, GroupId, LogId, TopicId};
 use super::super::messages::{Batch, part};
-use super::super::storage::{MessageLog, Offsets, ReadError, ReadFrom, StoredBatch};
+use super::super::storage::{
+    MessageLog, Offsets, ReadError, ReadFrom, StoredBatch, copied, skipped,
+};
 use super::Broker;
 use crate::iggy::Status;
 
@@ -87,14 +88,14 @@ impl Broker {
         let Some(from) = start(&poll.strategy, poll.count, offsets, stored) else {
             return Ok(polled(partition, offsets, &[]));
         };
-        let found = match log.read(from, poll.count, bytes_max).await {
+        let read = log.read(from, poll.count, bytes_max).await;
+        let found = match read.and_then(|found| select(found, from, poll.count, bytes_max)) {
             Ok(found) => found,
             Err(ReadError::TooLong(bytes)) => {
-                return Ok(Answer::needs(RoomNeeded { partition, bytes }));
+                return Ok(Answer::needs(RoomNeeded { partition: Some(partition), bytes }));
             }
             Err(ReadError::Failed(status)) => return Err(status),
         };
-        let found = select(found, from, poll.count)?;
         // Messages that came meanwhile are there too.
         let offsets = log.offsets();
         if let Some(last) = found.last()
@@ -242,7 +243,16 @@ fn start(
 
 /// At most `count` messages of the batches, without those before `from`. If they are less than half of the batches,
 /// they are copied, so that the rest is not held with them.
-fn select(found: Vec<StoredBatch>, from: ReadFrom, count: u32) -> Result<Vec<StoredBatch>, Status> {
+///
+/// # Errors
+/// They have more than `bytes_max` bytes, or are damaged. A log has returned more if it had them in memory: the answer
+/// holds that memory, or a copy, for as long as the client likes.
+fn select(
+    found: Vec<StoredBatch>,
+    from: ReadFrom,
+    count: u32,
+    bytes_max: usize,
+) -> Result<Vec<StoredBatch>, ReadError> {
     let mut left = count;
     let mut selected = Vec::with_capacity(found.len());
     let bytes_of =
@@ -252,25 +262,24 @@ fn select(found: Vec<StoredBatch>, from: ReadFrom, count: u32) -> Result<Vec<Sto
         if left == 0 {
             break;
         }
-        let skip = match from {
-            ReadFrom::Offset(offset) => offset.saturating_sub(batch.base_offset),
-            ReadFrom::Timestamp(_) => 0,
-        };
-        let skip = u32::try_from(skip).unwrap_or(u32::MAX);
+        let skip = skipped(from, batch.base_offset);
         if skip >= batch.count {
             continue;
         }
-        let (bytes, taken) = part(&batch.bytes, batch.count, skip, left)?;
+        let part = part(&batch.bytes, batch.count, skip, left);
+        let (bytes, taken) = part.map_err(ReadError::Failed)?;
         left -= taken;
         coop::consume(coop::cost::source_message(0));
         let base_offset = batch.base_offset + u64::from(skip);
         selected.push(StoredBatch { base_offset, count: taken, bytes, ..batch });
     }
     let bytes = bytes_of(&selected);
+    if bytes > bytes_max {
+        return Err(ReadError::TooLong(bytes));
+    }
     if bytes < found_bytes / 2 {
-        coop::consume(bytes as u64 / 8);
         for batch in &mut selected {
-            batch.bytes = Bytes::copy_from_slice(&batch.bytes);
+            batch.bytes = copied(std::mem::take(&mut batch.bytes));
         }
     }
     Ok(selected)

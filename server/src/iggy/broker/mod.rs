@@ -113,8 +113,8 @@ impl Broker {
         self.storage.close().await
     }
 
-    /// Executes a command of a client. A poll is answered by at most `bytes_max` bytes of messages, or by the
-    /// [room](Answer::room_needed) that it needs for one batch.
+    /// Executes a command of a client. A poll is answered by at most `bytes_max` bytes of messages, and a command that
+    /// only [asks](Command::repeated) by as many bytes, or by the [room](Answer::room_needed) that it needs.
     ///
     /// # Errors
     /// The command is refused. [`Disconnected`](Status::Disconnected): the broker [closes](Self::close).
@@ -152,7 +152,7 @@ impl Broker {
             | Command::GetTopic(_)
             | Command::GetTopics(_)
             | Command::GetGroup(_)
-            | Command::GetGroups(_) => self.query(client, command),
+            | Command::GetGroups(_) => Ok(self.query(client, command)?.within(bytes_max)),
             Command::CreateStream(_)
             | Command::DeleteStream(_)
             | Command::UpdateStream(_)
@@ -165,6 +165,13 @@ impl Broker {
             | Command::DeletePartitions(_)
             | Command::CreateGroup(_)
             | Command::DeleteGroup(_) => self.change(command).await,
+        }
+    }
+
+    /// Lets others run if the work of this poll is done.
+    async fn yield_if_exhausted(&self) {
+        if !coop::has_budget() {
+            (self.environment.pause)().await;
         }
     }
 

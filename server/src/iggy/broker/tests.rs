@@ -3,8 +3,10 @@
 mod disk;
 mod tail;
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use iggy_binary_protocol::codes::*;
@@ -23,7 +25,7 @@ use iggy_binary_protocol::responses::streams::*;
 use iggy_binary_protocol::responses::system::*;
 use iggy_binary_protocol::responses::topics::*;
 use iggy_binary_protocol::*;
-use owned_io::coop;
+use owned_io::{Clock, Executor, coop};
 use owned_io_sim::Sim;
 
 use super::super::catalogue::{GroupId, TopicId};
@@ -54,7 +56,7 @@ impl Server {
     fn with_clock(storage: Box<dyn Storage>, now: fn() -> u64) -> Self {
         let credentials = Credentials::new("iggy".into(), "secret".into()).unwrap();
         let hub = Arc::new(Hub::new(credentials));
-        let environment = Environment { now, random: || 99 };
+        let environment = Environment { now, random: || 99, ..Environment::of::<Sim>() };
         let node = Node { workers: 1, ..Node::default() };
         let broker = Broker::new(storage, hub.clients().clone(), environment, node);
         Self { iggy: Rc::new(Iggy::with_broker::<Sim>(hub, broker)) }
@@ -564,12 +566,35 @@ fn commands_with_short_answers_count_their_work() {
     });
 }
 
+/// In memory nothing else would let them run.
+#[test]
+fn others_run_while_a_stream_of_many_topics_is_purged() {
+    run(async |server: Server| {
+        let mut client = server.login().await;
+        client.create(1).await;
+        for n in 0..1_000 {
+            let topic = create_topic(&n.to_string(), 1);
+            client.send(CREATE_TOPIC_CODE, &topic).await.unwrap();
+        }
+        let turns = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&turns);
+        drop(Sim::spawn(async move {
+            loop {
+                Sim::sleep(Duration::ZERO).await;
+                counted.set(counted.get() + 1);
+            }
+        }));
+        client.send(PURGE_STREAM_CODE, &PurgeStreamRequest { stream_id: zero() }).await.unwrap();
+        assert!(turns.get() >= 12, "{} turns of another task", turns.get());
+    });
+}
+
 /// Its command can arrive from another worker after it has left.
 #[test]
 fn a_client_that_has_left_joins_no_group() {
     owned_io_sim::block_on(async {
         let clients = Clients::default();
-        let environment = Environment { now: || 1_000, random: || 99 };
+        let environment = Environment { now: || 1_000, random: || 99, ..Environment::of::<Sim>() };
         let storage = Box::new(MemoryStorage::new(1 << 20, || 1_000));
         let broker = Broker::new(storage, clients.clone(), environment, Node::default());
         let create_group =

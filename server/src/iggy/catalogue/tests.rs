@@ -1,6 +1,7 @@
 //! Random changes, their replay, and the limits.
 
 use iggy_binary_protocol::WireIdentifier;
+use owned_io::coop;
 
 use super::*;
 
@@ -130,6 +131,55 @@ fn replaying_the_records_or_a_snapshot_gives_the_same_catalogue() {
         assert_eq!(restored, catalogue, "seed {seed}");
     }
     assert!(kinds[1..=13].iter().all(|&count| count > 20), "some change is too rare: {kinds:?}");
+}
+
+/// Those of the messages that a record removes are forgotten, and no others.
+#[test]
+fn offsets_are_forgotten_with_their_messages() {
+    let mut forgotten_count = 0;
+    for seed in 1..=50 {
+        let mut numbers = Numbers(seed);
+        let mut catalogue = Catalogue::default();
+        for now in 0..300 {
+            let Ok(record) = random_change(&catalogue, &mut numbers, now) else { continue };
+            let (mut forgotten, before) = (catalogue.clone(), catalogue.clone());
+            forgotten.forget_offsets(&record);
+            catalogue.apply(&record).unwrap();
+            let emptied: Vec<_> = match record {
+                Record::TopicPurged { at } => before.topic_at(at).unwrap().logs().collect(),
+                _ => {
+                    let left: Vec<_> = catalogue.logs().collect();
+                    before.logs().filter(|log| !left.contains(log)).collect()
+                }
+            };
+            let mut expected = before.clone();
+            expected.clamp_offsets(|log| if emptied.contains(&log) { 0 } else { u64::MAX });
+            assert_eq!(forgotten, expected, "{record:?}");
+            assert_counts(&forgotten);
+            forgotten_count += usize::from(forgotten != before);
+        }
+    }
+    assert!(forgotten_count > 100, "{forgotten_count} records removed offsets");
+}
+
+/// It is made in one piece. Others have their turn before more work is done.
+#[test]
+fn a_snapshot_counts_its_work() {
+    const PARTITIONS: u32 = 1_000;
+    let zero = WireIdentifier::numeric(0);
+    let at = TopicId { stream: 0, topic: 0 };
+    let mut catalogue = Catalogue::default();
+    let record = catalogue.create_stream("s", 0).unwrap();
+    catalogue.apply(&record).unwrap();
+    let record = catalogue.create_topic(&zero, "t", SETTINGS, PARTITIONS, 0).unwrap();
+    catalogue.apply(&record).unwrap();
+    for partition in 0..PARTITIONS {
+        let record = catalogue.store_offset(at, partition, Consumer::Single(7), 5).unwrap();
+        catalogue.apply(&record).unwrap();
+    }
+    coop::refill();
+    assert!(catalogue.to_bytes().len() > 20 * PARTITIONS as usize);
+    assert!(coop::spent_nanos() >= 20 * u64::from(PARTITIONS), "{}", coop::spent_nanos());
 }
 
 #[test]

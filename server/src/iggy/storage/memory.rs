@@ -5,9 +5,11 @@ use std::collections::VecDeque;
 use std::future::ready;
 use std::rc::Rc;
 
+use owned_io::coop;
+
 use super::{
-    Appended, LocalFuture, MessageLog, Offsets, Position, ReadError, ReadFrom, Size, Storage,
-    StoredBatch,
+    Appended, BATCHES_MAX, LocalFuture, MessageLog, Offsets, Position, ReadError, ReadFrom, Size,
+    Storage, StoredBatch, skipped,
 };
 use crate::iggy::Status;
 use crate::iggy::catalogue::LogId;
@@ -20,10 +22,19 @@ pub struct MemoryStorage {
     room: Rc<Room>,
     /// µs since 1970.
     now: fn() -> u64,
+    /// Lets other tasks run.
+    pause: fn() -> LocalFuture<'static, ()>,
 }
 
 /// What a batch takes beside its messages, in bytes.
 const BATCH_OVERHEAD_BYTES: usize = 128;
+
+/// The work of reading a batch, in nanoseconds: another handle to it, which is dropped later. Not measured.
+const BATCH_NANOS: u64 = 50;
+
+/// How many batches are freed before other tasks may run, and the work of each, in nanoseconds. Not measured.
+const FREED_AT_ONCE: usize = 256;
+const FREE_NANOS: u64 = 150;
 
 /// The memory of all logs.
 #[derive(Debug)]
@@ -52,7 +63,14 @@ struct State {
 impl MemoryStorage {
     /// A storage of at most `bytes_max` bytes.
     pub fn new(bytes_max: usize, now: fn() -> u64) -> Self {
-        Self { room: Rc::new(Room { bytes_max, bytes: Cell::new(0) }), now }
+        let room = Rc::new(Room { bytes_max, bytes: Cell::new(0) });
+        Self { room, now, pause: || Box::pin(ready(())) }
+    }
+
+    /// The same, which calls `pause` while it frees many batches, so that other tasks run.
+    #[must_use]
+    pub fn with_pause(self, pause: fn() -> LocalFuture<'static, ()>) -> Self {
+        Self { pause, ..self }
     }
 
     /// The bytes that all logs hold.
@@ -71,7 +89,7 @@ impl Storage for MemoryStorage {
         Box::pin(ready(Ok(opened.collect())))
     }
 
-    /// The memory is free once the last handle of each log is dropped.
+    /// The memory is free once each log is [freed](MessageLog::free), or its last handle dropped.
     fn remove<'a>(&'a self, _: &'a [LogId]) -> LocalFuture<'a, Result<(), Status>> {
         Box::pin(ready(Ok(())))
     }
@@ -104,7 +122,7 @@ impl MemoryLog {
         Ok(Appended { base_offset, count, timestamp })
     }
 
-    fn find(&self, from: ReadFrom, bytes_max: usize) -> Vec<StoredBatch> {
+    fn find(&self, from: ReadFrom, mut count: u32, bytes_max: usize) -> Vec<StoredBatch> {
         let batches = &self.state.borrow().batches;
         let first = match from {
             ReadFrom::Offset(offset) => batches
@@ -115,19 +133,51 @@ impl MemoryLog {
         };
         let mut bytes = 0;
         let mut found = Vec::new();
-        for batch in batches.range(first..) {
+        for batch in batches.range(first..).take(BATCHES_MAX) {
             bytes += batch.bytes.len();
-            if !found.is_empty() && bytes > bytes_max {
+            if !found.is_empty() && (bytes > bytes_max || count == 0) {
                 break;
             }
+            coop::consume(BATCH_NANOS);
+            let wanted = batch.count.saturating_sub(skipped(from, batch.base_offset));
+            count = count.saturating_sub(wanted);
             found.push(batch.clone());
         }
         found
     }
 
-    fn clear(&self) {
-        let cleared = self.state.take();
-        self.storage.room.bytes.set(self.storage.room.bytes.get() - cleared.taken);
+    /// Removes all messages.
+    fn clear(&self) -> Removed {
+        let State { batches, taken, .. } = self.state.take();
+        Removed { storage: self.storage.clone(), batches, taken }
+    }
+}
+
+/// Batches that were removed from a log. Their room is given back when their memory is free.
+struct Removed {
+    storage: MemoryStorage,
+    batches: VecDeque<StoredBatch>,
+    taken: usize,
+}
+
+impl Removed {
+    /// Frees them. Other tasks run meanwhile.
+    async fn free(mut self) {
+        while !self.batches.is_empty() {
+            let count = self.batches.len().min(FREED_AT_ONCE);
+            self.batches.drain(..count);
+            coop::consume(count as u64 * FREE_NANOS);
+            if !coop::has_budget() {
+                (self.storage.pause)().await;
+            }
+        }
+    }
+}
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        let bytes = &self.storage.room.bytes;
+        bytes.set(bytes.get() - self.taken);
     }
 }
 
@@ -139,10 +189,10 @@ impl MessageLog for MemoryLog {
     fn read(
         &self,
         from: ReadFrom,
-        _count: u32,
+        count: u32,
         bytes_max: usize,
     ) -> LocalFuture<'_, Result<Vec<StoredBatch>, ReadError>> {
-        Box::pin(ready(Ok(self.find(from, bytes_max))))
+        Box::pin(ready(Ok(self.find(from, count, bytes_max))))
     }
 
     fn offsets(&self) -> Offsets {
@@ -157,16 +207,23 @@ impl MessageLog for MemoryLog {
         Box::pin(ready(Ok(())))
     }
 
+    fn free(&self) -> LocalFuture<'_, ()> {
+        Box::pin(self.clear().free())
+    }
+
     fn purge(&self) -> LocalFuture<'_, Result<(), Status>> {
-        self.clear();
-        Box::pin(ready(Ok(())))
+        let removed = self.clear();
+        Box::pin(async {
+            removed.free().await;
+            Ok(())
+        })
     }
 }
 
 /// Gives its room back.
 impl Drop for MemoryLog {
     fn drop(&mut self) {
-        self.clear();
+        drop(self.clear());
     }
 }
 
@@ -204,6 +261,32 @@ mod tests {
     }
 
     #[test]
+    fn others_run_while_many_batches_are_freed() {
+        thread_local!(static PAUSES: Cell<u32> = const { Cell::new(0) });
+        owned_io_sim::block_on(async {
+            let storage = MemoryStorage::new(10 << 20, || 1).with_pause(|| {
+                PAUSES.set(PAUSES.get() + 1);
+                coop::refill();
+                Box::pin(ready(()))
+            });
+            let log = storage.open(&[LogId(0)]).await.unwrap().remove(0);
+            for is_purge in [true, false] {
+                for _ in 0..5_000 {
+                    log.append(batch(&[b"a"]), 1).await.unwrap();
+                }
+                PAUSES.set(0);
+                coop::refill();
+                match is_purge {
+                    true => log.purge().await.unwrap(),
+                    false => log.free().await,
+                }
+                assert!(PAUSES.get() >= 8, "{} pauses", PAUSES.get());
+                assert_eq!((storage.bytes(), log.offsets()), (0, Offsets::default()));
+            }
+        });
+    }
+
+    #[test]
     fn batches_are_found_by_offset_and_by_time() {
         thread_local!(static NOW: Cell<u64> = const { Cell::new(0) });
         owned_io_sim::block_on(async {
@@ -235,6 +318,35 @@ mod tests {
                 assert_eq!(bases(ReadFrom::Timestamp(timestamp), usize::MAX).await, expected);
             }
             assert_eq!(bases(ReadFrom::Offset(0), 0).await, [0], "at least one");
+        });
+    }
+
+    /// A connection yields between its polls once they have done enough work. So a poll must do little more than it
+    /// counts, also if it has many small batches before it.
+    #[test]
+    fn a_read_returns_no_more_batches_than_are_wanted() {
+        owned_io_sim::block_on(async {
+            let storage = MemoryStorage::new(1 << 20, || 1);
+            let log = storage.open(&[LogId(0)]).await.unwrap().remove(0);
+            for _ in 0..BATCHES_MAX + 100 {
+                log.append(batch(&[b"0", b"1"]), 1).await.unwrap();
+            }
+            let first = ReadFrom::Offset(0);
+            for (from, count, expected) in [
+                (first, 1, 1),
+                (first, 2, 1),
+                (first, 3, 2),
+                (ReadFrom::Offset(1), 1, 1),
+                (ReadFrom::Offset(1), 2, 2),
+                (ReadFrom::Timestamp(1), 5, 3),
+                (first, u32::MAX, BATCHES_MAX),
+            ] {
+                coop::refill();
+                let found = log.read(from, count, usize::MAX).await.unwrap();
+                assert_eq!(found.len(), expected, "{from:?}, {count}");
+                let counted = coop::spent_nanos();
+                assert!(counted >= expected as u64 * BATCH_NANOS, "{counted} for {expected}");
+            }
         });
     }
 }

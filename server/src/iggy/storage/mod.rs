@@ -14,7 +14,10 @@ use std::rc::Rc;
 use bytes::Bytes;
 pub use durable::{DurableStorage, OPEN_FILES_MAX};
 pub use memory::MemoryStorage;
-pub use owned_io_log::{Appended, Offsets, Position, ReadFrom, Retention, Size};
+use owned_io::coop;
+pub use owned_io_log::{
+    Appended, Offsets, Position, READ_BATCHES_MAX as BATCHES_MAX, ReadFrom, Retention, Size,
+};
 
 use super::Status;
 use super::catalogue::LogId;
@@ -96,7 +99,7 @@ pub trait MessageLog {
     /// The messages may be appended all the same.
     fn append(&self, batch: Batch, id: u128) -> LocalFuture<'_, Result<Appended, Status>>;
 
-    /// Batches from `from` on, at most `bytes_max` bytes. A log that has the first batch in memory returns it however long
+    /// Batches from `from` on, at most `bytes_max` bytes and [`BATCHES_MAX`]. A log that has the first batch in memory returns it however long
     /// it is. The first one may begin before the offset that is wanted. An offset before the first one is the first.
     /// Batches behind the first `count` messages from `from` on may be left out.
     ///
@@ -132,11 +135,37 @@ pub trait MessageLog {
         Box::pin(ready(Ok(0)))
     }
 
+    /// Frees the memory of a log that is [removed](Storage::remove). Other tasks run meanwhile. The last handle would free
+    /// it in one piece.
+    fn free(&self) -> LocalFuture<'_, ()> {
+        Box::pin(ready(()))
+    }
+
     /// Removes all messages. The next offset is 0 again.
     ///
     /// # Errors
     /// They could not be removed.
     fn purge(&self) -> LocalFuture<'_, Result<(), Status>>;
+}
+
+/// A copy of `bytes`, which holds nothing besides, or the same if there is no memory for one.
+pub(super) fn copied(bytes: Bytes) -> Bytes {
+    let mut copy = Vec::new();
+    if copy.try_reserve_exact(bytes.len()).is_err() {
+        return bytes;
+    }
+    coop::consume(bytes.len() as u64 / 8);
+    copy.extend_from_slice(&bytes);
+    copy.into()
+}
+
+/// How many messages of a batch that begins at `base_offset` come before `from`, or more.
+pub(super) fn skipped(from: ReadFrom, base_offset: u64) -> u32 {
+    let skipped = match from {
+        ReadFrom::Offset(offset) => offset.saturating_sub(base_offset),
+        ReadFrom::Timestamp(_) => 0,
+    };
+    u32::try_from(skipped).unwrap_or(u32::MAX)
 }
 
 /// Why no batch is read.

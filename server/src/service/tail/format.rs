@@ -63,13 +63,14 @@ impl Format {
         }
     }
 
-    /// A message that is to be pushed.
+    /// A message that is to be pushed. For JSON its payload is checked, and its length counted, in one piece.
     pub(super) fn pushed<'a>(self, message: &WireMessageView<'a>) -> Pushed<'a> {
         let (offset, timestamp) = (message.offset(), message.timestamp());
         let raw = message.payload();
         let (payload, bytes) = match self {
             Self::Binary => (Payload::Raw(raw), HEAD_BYTES + raw.len()),
             Self::Json => {
+                coop::consume(raw.len() as u64 / SCANNED_PER_NANO);
                 let (payload, payload_bytes) = match std::str::from_utf8(raw) {
                     Ok(text) => {
                         let bytes = TEXT.len() + json_len(text) + TEXT_END.len();
@@ -106,14 +107,14 @@ impl Pushed<'_> {
                 out.extend_from_slice(raw);
             }
             Payload::Text(text) => {
-                coop::consume(JSON_NANOS + self.bytes as u64);
+                coop::consume(JSON_NANOS + self.bytes as u64 / ESCAPED_PER_NANO);
                 // A `Vec` takes all that is written.
                 let _ = write!(out, "{OFFSET}{offset}{TIMESTAMP}{timestamp}{TEXT}");
                 let _ = serde_json::to_writer(&mut *out, text);
                 out.extend_from_slice(TEXT_END.as_bytes());
             }
             Payload::Base64(raw) => {
-                coop::consume(JSON_NANOS + self.bytes as u64);
+                coop::consume(JSON_NANOS + self.bytes as u64 / ESCAPED_PER_NANO);
                 let _ = write!(out, "{OFFSET}{offset}{TIMESTAMP}{timestamp}{BASE64}");
                 let at = out.len();
                 out.resize(at + raw.len().div_ceil(3) * 4, 0);
@@ -126,9 +127,11 @@ impl Pushed<'_> {
     }
 }
 
-/// The work of JSON: that for each message, and a nanosecond for each byte, which is checked, counted and escaped. Not
-/// measured.
+/// The work of JSON: that for each message, in nanoseconds, and how many bytes are checked and counted in one, and
+/// escaped. Not measured.
 const JSON_NANOS: u64 = 200;
+const SCANNED_PER_NANO: u64 = 2;
+const ESCAPED_PER_NANO: u64 = 2;
 
 /// Tells in JSON that messages were removed. The next one has the offset `to`.
 pub(super) fn lost(from: u64, to: u64) -> String {
@@ -201,6 +204,18 @@ mod tests {
         }
         let lost: Value = serde_json::from_str(&lost(7, 9)).unwrap();
         assert_eq!(lost, json!({"lost": {"from": 7, "to": 9}}));
+    }
+
+    /// Also that of a message which turns out to be too long.
+    #[test]
+    fn the_scan_of_a_message_counts() {
+        for payload in [vec![1; 1_000_000], vec![255; 1_000_000]] {
+            let message = stored(0, 0, &payload);
+            coop::refill();
+            let bytes = Format::Json.pushed(&WireMessageView::new(&message).unwrap()).bytes();
+            let scanned = coop::spent_nanos();
+            assert!(bytes > payload.len() && scanned >= 500_000, "{scanned} for the scan");
+        }
     }
 
     #[test]

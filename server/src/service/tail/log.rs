@@ -41,9 +41,16 @@ pub(super) async fn read_on<R: Runtime>(
     let mut reader = Reader::new(Rc::clone(&tail.iggy), tail.epoch, room, time_max);
     let mut encoded = Vec::new();
     tail.is_at_end = false;
+    // Until it is known that there are messages, a read may wait for them, as long as it takes. It holds nothing meanwhile.
+    let mut is_behind = false;
     // Each round sends messages, or ends.
     loop {
-        let bytes_max = reader.reserve_ahead();
+        let bytes_max = if is_behind {
+            reader.reserve_ahead()
+        } else {
+            reader.release();
+            UNRESERVED_BYTES
+        };
         let tailed = match reader.read::<R>(tail.next, bytes_max).await {
             Ok(tailed) => tailed,
             Err(error) => {
@@ -84,7 +91,8 @@ pub(super) async fn read_on<R: Runtime>(
             }
         }
         outgoing.flush().await?;
-        tail.is_at_end = tail.next >= tailed.end && R::now() - read_at <= END_AGE_MAX;
+        is_behind = tail.next < tailed.end;
+        tail.is_at_end = !is_behind && R::now() - read_at <= END_AGE_MAX;
         if tail.is_at_end || tail.can_join(&*outgoing, &ctx.worker) {
             return Ok(ControlFlow::Continue(()));
         }

@@ -1,9 +1,7 @@
 //! Stored offsets when the disk is slow or full, and commands while the storage is closed.
 
-use std::cell::{Cell, RefCell};
-use std::time::Duration;
-
-use owned_io::{Clock, Executor};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 use super::super::super::catalogue::LogId;
 use super::super::super::messages::Batch;
@@ -26,12 +24,16 @@ struct Disk {
     is_held: Cell<bool>,
     /// The next log that is purged keeps its messages.
     fails_purge: Cell<bool>,
+    /// A purge takes a millisecond.
+    is_purge_slow: Cell<bool>,
     /// How many records were to be stored.
     records: Cell<u32>,
     /// A snapshot is due.
     is_journal_long: Cell<bool>,
     /// No snapshot can be made.
     refuses_snapshots: Cell<bool>,
+    /// The logs that were opened, and not removed.
+    open: RefCell<BTreeSet<LogId>>,
     /// The snapshots that were begun.
     snapshots: RefCell<Vec<Vec<u8>>>,
 }
@@ -41,7 +43,8 @@ impl Storage for DiskStorage {
         &'a self,
         logs: &'a [LogId],
     ) -> LocalFuture<'a, Result<Vec<Rc<dyn MessageLog>>, Status>> {
-        Box::pin(async {
+        Box::pin(async move {
+            self.disk.open.borrow_mut().extend(logs);
             let opened = self.memory.open(logs).await?.into_iter();
             let log = |log| Rc::new(DiskLog { log, disk: Rc::clone(&self.disk) }) as _;
             Ok(opened.map(log).collect())
@@ -49,6 +52,7 @@ impl Storage for DiskStorage {
     }
 
     fn remove<'a>(&'a self, logs: &'a [LogId]) -> LocalFuture<'a, Result<(), Status>> {
+        self.disk.open.borrow_mut().retain(|log| !logs.contains(log));
         self.memory.remove(logs)
     }
 
@@ -118,6 +122,9 @@ impl MessageLog for DiskLog {
 
     fn purge(&self) -> LocalFuture<'_, Result<(), Status>> {
         Box::pin(async {
+            if self.disk.is_purge_slow.get() {
+                pause().await;
+            }
             match self.disk.fails_purge.take() {
                 true => Err(Status::CannotAppendMessage),
                 false => self.log.purge().await,
@@ -294,6 +301,21 @@ fn a_purge_that_fails_in_one_partition_goes_on_in_the_others() {
     });
 }
 
+/// A client waits for all of them.
+#[test]
+fn many_partitions_are_purged_at_once() {
+    run_on_disk(async |server: Server, disk| {
+        let mut client = server.login().await;
+        client.create(128).await;
+        disk.is_purge_slow.set(true);
+        let began = Sim::now();
+        let purge = PurgeTopicRequest { stream_id: zero(), topic_id: zero() };
+        client.send(PURGE_TOPIC_CODE, &purge).await.unwrap();
+        let took = Sim::now() - began;
+        assert!(took < Duration::from_millis(30), "{took:?}");
+    });
+}
+
 /// There is no room for the record, not even when the messages are removed.
 #[test]
 fn a_topic_that_was_emptied_in_vain_has_no_stored_offsets() {
@@ -310,6 +332,27 @@ fn a_topic_that_was_emptied_in_vain_has_no_stored_offsets() {
         assert_eq!(client.topic().await.topic.messages_count, 0);
         client.produce(&[b"2"], WirePartitioning::Balanced).await.unwrap();
         assert_eq!(client.poll(&next()).await.unwrap().offsets(), [0]);
+    });
+}
+
+/// They would keep descriptors until the next start.
+#[test]
+fn partitions_whose_record_is_refused_are_removed() {
+    run_on_disk(async |server: Server, disk| {
+        let mut client = server.login().await;
+        client.create(2).await;
+        disk.is_full.set(true);
+        let refused = client.send(CREATE_TOPIC_CODE, &create_topic("another", 5)).await;
+        assert_eq!(refused, Err(status(Status::TopicFull)));
+        let (stream_id, topic_id, partitions_count) = (zero(), zero(), 3);
+        let more = CreatePartitionsRequest { stream_id, topic_id, partitions_count };
+        let refused = client.send(CREATE_PARTITIONS_CODE, &more).await;
+        assert_eq!(refused, Err(status(Status::TopicFull)));
+        assert_eq!(disk.open.borrow().len(), 2);
+        disk.is_full.set(false);
+        client.send(CREATE_PARTITIONS_CODE, &more).await.unwrap();
+        client.produce(&[b"0"], WirePartitioning::PartitionId(4)).await.unwrap();
+        assert_eq!(disk.open.borrow().len(), 5);
     });
 }
 
@@ -372,6 +415,30 @@ fn an_owed_snapshot_that_fails_is_made_again_after_a_time() {
             }
             assert_eq!(disk.snapshots.borrow().len(), attempts);
         }
+    });
+}
+
+/// What is left of a change of many records is not made: its client is told so.
+#[test]
+fn a_purge_of_many_topics_ends_when_the_storage_is_closed() {
+    run_on_disk(async |server: Server, disk| {
+        let mut client = server.login().await;
+        client.create(1).await;
+        client.send(CREATE_TOPIC_CODE, &create_topic("another", 1)).await.unwrap();
+        let records = disk.records.get();
+        disk.is_held.set(true);
+        let purge = PurgeStreamRequest { stream_id: zero() };
+        let purged = Sim::spawn(async move { client.send(PURGE_STREAM_CODE, &purge).await });
+        while disk.records.get() == records {
+            pause().await;
+        }
+        let iggy = Rc::clone(&server.iggy);
+        let closed = Sim::spawn(async move { iggy.close().await });
+        pause().await;
+        disk.is_held.set(false);
+        assert_eq!(purged.await.unwrap(), Err(status(Status::Disconnected)));
+        assert_eq!(closed.await.unwrap(), Ok(()));
+        assert_eq!(disk.records.get(), records + 1);
     });
 }
 

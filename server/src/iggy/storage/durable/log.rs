@@ -6,13 +6,13 @@ use std::io;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use owned_io::{Files, Runtime, coop};
+use owned_io::{Files, Runtime};
 use owned_io_log::{Error, ErrorKind, Partition, PartitionConfig};
 use tracing::warn;
 
 use super::super::{
-    Appended, LocalFuture, MessageLog, Offsets, Position, ReadError, ReadFrom, Retention, Size,
-    StoredBatch,
+    Appended, BATCHES_MAX, LocalFuture, MessageLog, Offsets, Position, ReadError, ReadFrom,
+    Retention, Size, StoredBatch, copied, skipped,
 };
 use crate::iggy::Status;
 use crate::iggy::messages::Batch;
@@ -36,9 +36,18 @@ impl<R: Runtime + Files> DurableLog<R> {
     fn bytes_of(&self, count: u32) -> usize {
         let Offsets { first, next } = self.partition.offsets();
         let average = self.partition.size().bytes / (next - first).max(1);
-        let bytes = average.saturating_mul(count.into());
-        let bytes = bytes.saturating_add(bytes / 8).saturating_add(READ_BYTES_SPARE);
-        usize::try_from(bytes).unwrap_or(usize::MAX)
+        with_spare(average.saturating_mul(count.into()))
+    }
+
+    /// About as many bytes as the batches have that can follow those that were found. Before the first, a batch is taken
+    /// for a message.
+    fn bytes_of_batches(&self, found: &[StoredBatch]) -> usize {
+        let left = BATCHES_MAX.saturating_sub(found.len());
+        if found.is_empty() {
+            return self.bytes_of(left as u32);
+        }
+        let bytes: usize = found.iter().map(|batch| batch.bytes.len()).sum();
+        with_spare((bytes / found.len()).saturating_mul(left) as u64)
     }
 
     async fn find(
@@ -51,7 +60,8 @@ impl<R: Runtime + Files> DurableLog<R> {
         let mut found = Vec::new();
         // Each round reads a batch, or ends.
         loop {
-            let read = self.partition.read_within(from, left.min(self.bytes_of(count)), left).await;
+            let wanted = left.min(self.bytes_of(count)).min(self.bytes_of_batches(&found));
+            let read = self.partition.read_within(from, wanted, left).await;
             let read = match (read, found.is_empty()) {
                 (Ok(read), _) => read,
                 (Err(_), false) => return Ok(found), // the next poll comes to it
@@ -66,17 +76,16 @@ impl<R: Runtime + Files> DurableLog<R> {
             let Some(last) = read.last() else { return Ok(found) };
             let next = last.next_offset();
             for batch in read {
-                let skipped = match from {
-                    ReadFrom::Offset(offset) => offset.saturating_sub(batch.base_offset),
-                    ReadFrom::Timestamp(_) => 0,
-                };
-                let skipped = u32::try_from(skipped).unwrap_or(u32::MAX);
-                count = count.saturating_sub(batch.count.saturating_sub(skipped));
+                let wanted = batch.count.saturating_sub(skipped(from, batch.base_offset));
+                count = count.saturating_sub(wanted);
                 if batch.bytes.len() > left && !found.is_empty() {
                     return Ok(found);
                 }
                 left = left.saturating_sub(batch.bytes.len());
                 found.push(stored(batch));
+                if found.len() == BATCHES_MAX {
+                    return Ok(found);
+                }
             }
             if count == 0 || left == 0 {
                 return Ok(found);
@@ -84,6 +93,11 @@ impl<R: Runtime + Files> DurableLog<R> {
             from = ReadFrom::Offset(next);
         }
     }
+}
+
+fn with_spare(bytes: u64) -> usize {
+    let bytes = bytes.saturating_add(bytes / 8).saturating_add(READ_BYTES_SPARE);
+    usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
 fn stored(batch: owned_io_log::Batch) -> StoredBatch {
@@ -100,15 +114,14 @@ fn stamped(batch: Batch, at: Position, id: u128) -> Bytes {
     if messages.len() < COPIED_BYTES_MIN || spare <= messages.len() / 4 {
         return messages;
     }
-    coop::consume(messages.len() as u64 / 8);
-    Bytes::copy_from_slice(&messages)
+    copied(messages)
 }
 
 /// The log copies smaller batches itself, in bytes: see
 /// [`cache_bytes_max`](owned_io_log::PartitionConfig::cache_bytes_max).
 const COPIED_BYTES_MIN: usize = 16 * 1024;
 
-/// The least that is read at once, in bytes.
+/// What is read besides, because batches differ, in bytes.
 const READ_BYTES_SPARE: u64 = 16 * 1024;
 
 impl<R: Runtime + Files> MessageLog for DurableLog<R> {

@@ -17,11 +17,9 @@ mod log;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::future::poll_fn;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 
 use directory::first_few;
@@ -35,6 +33,7 @@ use tracing::{info, warn};
 use super::{LocalFuture, MessageLog, Storage};
 use crate::iggy::Status;
 use crate::iggy::catalogue::{Catalogue, LogId, PARTITIONS_MAX, Record, RecordError};
+use crate::iggy::join::{PARTITIONS_AT_ONCE, join_all};
 
 /// Keeps messages in [`Partition`]s, and the catalogue in a [`Journal`].
 #[derive(Debug)]
@@ -57,9 +56,6 @@ pub struct DurableStorage<R: Files> {
     failures: Failures,
     observer: RefCell<Option<Rc<dyn Observer>>>,
 }
-
-/// How many partitions are opened, closed or removed at once. Each may wait for the disk several times.
-const PARTITIONS_AT_ONCE: usize = 32;
 
 /// A snapshot of the catalogue is made when the records since the last one have as many bytes, or as many as that one if
 /// it is longer: so it is written a second time at most for each byte of the records. If it fails, the next one is made
@@ -286,22 +282,6 @@ impl<R: Runtime + Files> DurableStorage<R> {
     fn checked<T>(&self, result: Result<T, Error>, otherwise: Status) -> Result<T, Status> {
         result.map_err(|error| self.failures.status::<R>(&error, otherwise))
     }
-}
-
-/// Runs futures at once. Returns their outputs in order.
-async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let mut running: Vec<_> = futures.map(|future| Some(Box::pin(future))).collect();
-    let mut outputs: Vec<_> = running.iter().map(|_| None).collect();
-    poll_fn(|cx| {
-        for (future, output) in running.iter_mut().zip(&mut outputs) {
-            if let Some(Poll::Ready(ready)) = future.as_mut().map(|it| it.as_mut().poll(cx)) {
-                (*future, *output) = (None, Some(ready));
-            }
-        }
-        if running.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    outputs.into_iter().flatten().collect()
 }
 
 /// Repeats `operation` while a lock of the directory is held, for a second at most.
