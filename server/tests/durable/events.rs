@@ -136,6 +136,27 @@ fn a_full_disk_is_told_and_takes_no_part_of_a_batch() {
     });
 }
 
+/// Its client may wait for it before it sends more.
+#[test]
+fn the_answer_to_an_earlier_request_does_not_wait_for_the_log() {
+    run(seeds(10), async |world: World| {
+        let iggy = start().await;
+        let mut another = create(&iggy).await;
+        let (mut client, _) = connect(&iggy);
+        world.apply(Fault::SlowDisk { host: world.main_host(), lasts: Duration::from_secs(10) });
+        let health = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n".to_vec();
+        client.write_all([health, post("t", &lines(0, 3))].concat()).await.into_result()?;
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"ok\n") {
+            let (n, byte) = client.read(Vec::with_capacity(1)).await.into_result()?;
+            assert_eq!(n, 1, "the end of the stream");
+            answer.extend_from_slice(&byte);
+        }
+        assert_eq!(another.topic("t").await.topic.messages_count, 0);
+        Ok(())
+    });
+}
+
 /// A client that sends and leaves at once: its batch is in the account of its connection until it is stored.
 #[test]
 fn a_batch_is_held_by_its_connection_although_the_client_has_gone() {
