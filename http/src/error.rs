@@ -11,8 +11,9 @@ pub enum Error {
     /// The client's request is refused, and the client was told so, unless its answer had already begun.
     Refused(Refusal),
     /// The underlying connection failed. [`TimedOut`](io::ErrorKind::TimedOut) if the client accepted nothing
-    /// for [`write`](crate::Timeouts::write), [`OutOfMemory`](io::ErrorKind::OutOfMemory) if it accepted nothing and
-    /// others needed the memory, [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if it ended its side within a request.
+    /// for [`write`](crate::Timeouts::write), [`OutOfMemory`](io::ErrorKind::OutOfMemory) if it accepted or sent nothing
+    /// and others needed the memory that the connection holds, [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) if it
+    /// ended its side within a request.
     Io(io::Error),
     /// The worker's memory budget has no room for the queue, after a wait.
     Memory(MemoryExhausted),

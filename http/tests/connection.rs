@@ -576,6 +576,45 @@ fn an_idle_connection_holds_no_buffer_and_no_memory() {
     });
 }
 
+/// A program that keeps a body in the account of the connection, and a client that does not send the rest of it.
+#[test]
+fn a_connection_that_holds_a_part_of_a_body_is_reset_when_others_need_the_memory() {
+    simulate(|| async {
+        let (near, far) = pipe();
+        let budget = MemoryBudget::new(1 << 20);
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget.clone());
+        let account = buffers.account();
+        let buffers = buffers.with_account(&account);
+        let (mut far, mut client) = Client::new(far);
+        far.write_all(post(1000, "a part")).await.into_result().unwrap();
+        let mut connection = Connection::<Sim, _>::new(near, &buffers, Config::default());
+        connection.next().await.unwrap();
+        let mut held = account.reservation();
+        held.resize(900 << 10).unwrap();
+        let evicting = Sim::spawn(async move {
+            let another = budget.account();
+            let mut wanted = another.reservation();
+            assert!(wanted.resize(500 << 10).is_err());
+            for _ in 0..10 {
+                budget.evict_holders(Sim::now());
+                Sim::sleep(MemoryBudget::ROUND).await;
+            }
+        });
+        let mut bytes = 0;
+        let error = loop {
+            match connection.read_body().await {
+                Ok(piece) => bytes += piece.expect("it is not complete").len(),
+                Err(error) => break error,
+            }
+        };
+        let Error::Io(error) = error else { panic!("{error:?}") };
+        assert_eq!((error.kind(), bytes), (io::ErrorKind::OutOfMemory, 6));
+        assert!(connection.next().await.unwrap().is_none());
+        assert!(client.read_to_end().await.error.is_some());
+        evicting.await.unwrap();
+    });
+}
+
 #[test]
 fn an_exhausted_pool_loses_nothing() {
     simulate(|| async {

@@ -8,6 +8,7 @@ use std::error::Error;
 use std::future::Future;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use owned_io::{
@@ -20,6 +21,10 @@ use owned_io_server::connection_limit::ConnectionLimit;
 use owned_io_server::connections::{ConnectionHandle, Connections};
 use owned_io_server::context::{Context, Resources};
 use owned_io_server::drain::DrainSignal;
+use owned_io_server::iggy::broker::Broker;
+use owned_io_server::iggy::storage::MemoryStorage;
+use owned_io_server::iggy::workers::{Hub, Iggy};
+use owned_io_server::iggy::{Credentials, Environment, Node};
 use owned_io_server::memory::Memory;
 use owned_io_server::service::{http, sink, source};
 use owned_io_sim::{Config, Host, Sim, SimStream, World, seeds};
@@ -125,6 +130,33 @@ fn output_over_tcp_leaves_others_their_turn() {
 fn requests_over_tcp_leave_others_their_turn() {
     let requests = repeated(&[1_u32, 0, 1].map(u32::to_le_bytes).concat());
     while_neighbours_flood(SOURCE, move |stream| send(stream, None, requests.clone(), usize::MAX));
+}
+
+#[test]
+fn lines_of_events_leave_others_their_turn() {
+    for line in ["1\n", "\n", "\r\n", "{\"a line\": \"of usual length\"}\n"] {
+        let requests = events(&line.repeat(60_000 / line.len()));
+        while_neighbours_flood(HTTP, move |stream| {
+            send(stream, None, requests.clone(), usize::MAX)
+        });
+    }
+}
+
+#[test]
+fn requests_with_an_event_leave_others_their_turn() {
+    let requests = repeated(&events("{}"));
+    while_neighbours_flood(HTTP, move |stream| send(stream, None, requests.clone(), usize::MAX));
+}
+
+/// A request to append lines to a topic that is not there: the server finds out when it has read all of them.
+fn events(lines: &str) -> Vec<u8> {
+    let length = lines.len();
+    // iggy:secret
+    let request = format!(
+        "POST /events/s/t HTTP/1.1\r\nHost: server\r\nAuthorization: Basic aWdneTpzZWNyZXQ=\r\n\
+         Content-Type: application/x-ndjson\r\nContent-Length: {length}\r\n\r\n{lines}"
+    );
+    request.into_bytes()
 }
 
 /// A message of 79 bytes that inflates to 64 KiB of zeros.
@@ -284,10 +316,21 @@ async fn read_head(stream: &mut SimStream) -> io::Result<Vec<u8>> {
 async fn serve_all() -> io::Result<()> {
     let memory = Memory::divide(1 << 30, CONNECTIONS_MAX).expect("enough memory");
     let sockets = WebSockets { deflate: Deflate::Shared, ..WebSockets::default() };
-    let worker = Rc::new(Resources::new(memory, None, sockets, Limits::default()));
+    let mut worker = Resources::new(memory, None, sockets, Limits::default());
+    worker.iggy = Some(Rc::new(iggy()));
+    let worker = Rc::new(worker);
     drop(Sim::spawn(serve(SINK, Rc::clone(&worker), sink::serve::<Sim>)));
     drop(Sim::spawn(serve(SOURCE, Rc::clone(&worker), source::serve::<Sim>)));
     serve(HTTP, worker, http::serve::<Sim>).await
+}
+
+fn iggy() -> Iggy {
+    let credentials = Credentials::new("iggy".into(), "secret".into()).expect("they are short");
+    let hub = Arc::new(Hub::new(credentials));
+    let environment = Environment::of::<Sim>();
+    let storage = Box::new(MemoryStorage::new(0, environment.now));
+    let broker = Broker::new(storage, hub.clients().clone(), environment, Node::default());
+    Iggy::with_broker::<Sim>(hub, broker)
 }
 
 async fn serve<E: Error + 'static>(

@@ -138,7 +138,7 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
     /// - [`Error::Refused`]: the client was told.
     /// - [`Error::Io`]: errors of the stream; [`UnexpectedEof`](io::ErrorKind::UnexpectedEof) within a head;
     ///   [`TimedOut`](io::ErrorKind::TimedOut) if the client does not accept answers, and
-    ///   [`OutOfMemory`](io::ErrorKind::OutOfMemory) if others need the memory of those;
+    ///   [`OutOfMemory`](io::ErrorKind::OutOfMemory) if others need what the connection's memory account holds;
     ///   [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) if the pool is exhausted: nothing is lost, call it again
     ///   later.
     /// - [`Misuse::NotAnswered`]: the last request has no complete answer. The connection is reset.

@@ -7,6 +7,7 @@ use std::ops::Range;
 use owned_io::{BufResult, ByteStream, Clock, IoBufMutExt, OwnedRead, Pool, PoolBuf, Spare, coop};
 
 use super::wait::{Waited, within};
+use super::writing::unless_evicted;
 use super::{Connection, FRAME_BYTES_MAX, Filled, State};
 use crate::engine::{Encoder, Wait};
 use crate::{Error, Misuse, Refusal};
@@ -126,7 +127,10 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
     /// Reads more bytes behind those of `buf`, or into a buffer of the pool.
     pub(super) async fn fill(&mut self, wait: Wait, buf: Option<PoolBuf>) -> Result<Filled, Error> {
         self.is_interrupted = true;
+        // The program may hold what it has read of a body.
+        let account = self.queue.reservation().account();
         let reading = read_some(&mut self.stream, buf, self.buffers.pool());
+        let reading = unless_evicted(account, reading, || self.handle.abort());
         let end = || self.handle.shutdown(Shutdown::Read);
         let (read, waited) =
             within::<C, _>(&mut self.timers, &mut self.sleep, wait, reading, end).await;
@@ -139,7 +143,12 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
             let bytes = *read.as_ref().unwrap_or(&0);
             self.timers.handle_wait_end(C::now(), bytes);
         }
+        let is_reset = waited != Waited::No && account.is_evicted() && account.held_bytes() > 0;
         match (read, waited) {
+            (Ok(0) | Err(_), _) if is_reset => {
+                self.state = State::Ended;
+                Err(io::Error::from(io::ErrorKind::OutOfMemory).into())
+            }
             (_, Waited::TooLong) => Ok(Filled::Late),
             (Ok(0), _) => Ok(Filled::End),
             (Ok(bytes), _) => Ok(Filled::Bytes(bytes)),

@@ -77,20 +77,20 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
     }
 }
 
-/// Runs `writing`. If it waits and `account` is evicted, because others need the memory, calls `end`, which has to end
-/// it.
+/// Runs `operation`. If it waits and `account`, which holds memory, is evicted, because others need the memory, calls
+/// `end`, which has to end it.
 ///
 /// # Cancellation
-/// As for `writing`.
-async fn unless_evicted<T>(
+/// As for `operation`.
+pub(super) async fn unless_evicted<T>(
     account: &MemoryAccount,
-    writing: impl Future<Output = T>,
+    operation: impl Future<Output = T>,
     end: impl Fn(),
 ) -> T {
-    let mut writing = pin!(writing);
+    let mut operation = pin!(operation);
     poll_fn(|cx| {
-        let polled = writing.as_mut().poll(cx);
-        if polled.is_pending() {
+        let polled = operation.as_mut().poll(cx);
+        if polled.is_pending() && account.held_bytes() > 0 {
             if account.is_evicted() {
                 end();
             }

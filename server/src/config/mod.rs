@@ -103,6 +103,6 @@ pub struct WebSockets {
     pub engine: Engine,
     /// How messages are compressed. Only the native engine can.
     pub deflate: Deflate,
-    /// Which pages may open a WebSocket.
+    /// Which pages may open a WebSocket, and send events.
     pub origins: AllowedOrigins,
 }

@@ -78,7 +78,8 @@ pub struct Options {
     pub tcp: Option<SocketAddr>,
 
     /// Serve HTTP: /health, and the WebSockets /echo, /sink and /source; with --iggy-password-file also /, for Iggy's
-    /// clients, and /tail/STREAM/TOPIC/PARTITION, which pushes messages to browsers
+    /// clients, /tail/STREAM/TOPIC/PARTITION, which pushes messages to browsers, and /events/STREAM/TOPIC, which appends
+    /// what is posted
     #[arg(long, value_name = "ADDR")]
     pub http: Option<SocketAddr>,
 
@@ -152,8 +153,8 @@ pub struct Options {
     #[arg(long, value_name = "HOW")]
     pub deflate: Option<Deflate>,
 
-    /// Origins whose pages may open WebSockets, separated by commas: a scheme, a host, and a port if it is not
-    /// the scheme's default. Others are refused with 403. A browser lets any page connect anywhere, with its
+    /// Origins whose pages may open WebSockets and send events, separated by commas: a scheme, a host, and a port if it
+    /// is not the scheme's default. Others are refused with 403. A browser lets any page connect anywhere, with its
     /// user's cookies, so without this a foreign page can act in the user's name. Clients that are not
     /// browsers send no origin, and are admitted [default: any]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]

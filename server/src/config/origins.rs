@@ -1,14 +1,15 @@
-//! [`AllowedOrigins`]: which pages may open WebSockets.
+//! [`AllowedOrigins`]: which pages may open WebSockets and send events.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use owned_io_websocket::handshake::Origins;
 
-/// The origins whose pages may open WebSockets.
+/// The origins whose pages may open WebSockets, and send [events](crate::service::events).
 ///
-/// A browser lets any page open a WebSocket to any server, and sends the user's cookies along. A page that a
-/// user happens to visit could so act in their name (cross-site WebSocket hijacking). The page cannot choose the
+/// A browser lets any page open a WebSocket to any server, or send it a request, and sends the user's cookies along, or
+/// the password that it remembers. A page that a user happens to visit could so act in their name (cross-site WebSocket
+/// hijacking, and cross-site request forgery). The page cannot choose the
 /// `Origin` that the browser sends. A server that identifies users by cookies, or by their network, must
 /// therefore check it. Clients that are not browsers send no origin, and are admitted.
 #[derive(Clone, Debug, Default)]

@@ -11,8 +11,13 @@
 //! ```
 //!
 //! The messages are stored with offset, timestamp and checksum filled in, and leave as they are stored. None is copied.
+//!
+//! A batch of a [`BatchEncoder`] has messages alone.
+
+mod encoder;
 
 use bytes::{Bytes, BytesMut};
+pub use encoder::BatchEncoder;
 use iggy_binary_protocol::WireDecode;
 use iggy_binary_protocol::codec::read_u32_le;
 use iggy_binary_protocol::message_layout::{
@@ -39,7 +44,7 @@ pub const USER_HEADERS_BYTES_MAX: usize = 100_000;
 /// The messages of one request to send. There is at least one.
 #[derive(Debug)]
 pub struct Batch {
-    /// The whole request. The messages begin at `start`.
+    /// The whole request, or the messages alone. The messages begin at `start`.
     request: BytesMut,
     start: usize,
     count: u32,
@@ -77,6 +82,11 @@ impl Batch {
     /// The length of the messages, in bytes.
     pub fn bytes(&self) -> usize {
         self.request.len() - self.start
+    }
+
+    /// The length of the payloads, in bytes, if no message has user headers.
+    pub fn payload_bytes(&self) -> usize {
+        self.bytes() - self.count as usize * WIRE_MESSAGE_HEADER_SIZE
     }
 
     /// The bytes of memory that it takes. The messages take as many when they are stored.

@@ -6,7 +6,7 @@
 //! | [`frame`], [`command`] | requests in the bytes that arrive, and their fields, by `iggy_binary_protocol` |
 //! | [`messages`] | a batch of messages: checked, stamped in place, cut |
 //! | [`storage`] | where messages and records are kept: in memory, or in a directory |
-//! | [`broker`] | executes commands, and reads for [tails](crate::service::tail) |
+//! | [`broker`] | executes commands, appends [events](crate::service::events), and reads for [tails](crate::service::tail) |
 //! | [`clients`], [`members`] | who is connected, and who is in which consumer group |
 //! | [`session`] | one connection: its login, and its requests |
 //! | [`workers`] | how all workers use the broker of one of them |

@@ -1,9 +1,9 @@
 //! [`Iggy`]: how all workers use one broker.
 //!
 //! One worker has the broker, and with it the catalogue and all partitions. A command that arrives at another worker
-//! hops there and back, decoded: through one bounded queue for all, and a queue for its answer. So does a read of a
-//! [tail](crate::service::tail). A connection has one request at a time, so a hop waits behind at most as many as there
-//! are connections.
+//! hops there and back, decoded: through one bounded queue for all, and a queue for its answer. So do a read of a
+//! [tail](crate::service::tail), and [events](crate::service::events). A connection has one request at a time, so a hop
+//! waits behind at most as many as there are connections.
 
 use std::num::NonZeroUsize;
 use std::pin::pin;
@@ -11,13 +11,15 @@ use std::rc::{Rc, Weak};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use iggy_binary_protocol::requests::messages::SendMessagesHeader;
 use owned_io::{Clock, Executor, Receiver, Sender, channel, select};
 
 use super::answer::{Answer, Totals};
 use super::broker::tail::{TailError, TailPlace, TailStart, Tailed};
-use super::broker::{Broker, Epoch};
+use super::broker::{AppendedAt, Broker, Epoch};
 use super::clients::Clients;
 use super::command::Command;
+use super::messages::Batch;
 use super::{Credentials, Status};
 use crate::metrics::WorkerMetrics;
 
@@ -40,6 +42,7 @@ pub struct Hub {
 #[derive(Debug)]
 enum Hop {
     Execute { client: u32, command: Command, bytes_max: usize, answer: Sender<Executed> },
+    Append { to: SendMessagesHeader, batch: Batch, answer: Sender<Result<AppendedAt, Status>> },
     FindTail { place: TailPlace, answer: Sender<Result<TailStart, Status>> },
     Tail { epoch: Epoch, from: u64, bytes_max: usize, answer: Sender<Result<Tailed, TailError>> },
 }
@@ -169,6 +172,38 @@ impl Iggy {
         self.ask::<C, _>(hop).await.unwrap_or(Err(Status::Disconnected))
     }
 
+    /// Appends a batch of who is no client of Iggy's protocol: [`Broker::append`], here or at the worker with the broker.
+    ///
+    /// It waits at most [`APPEND_HOP_TIME_MAX`] for room in the queue of that worker. For the log it waits as long as that
+    /// takes: afterwards the batch may be appended, and nobody could say.
+    ///
+    /// # Errors
+    /// [`Overloaded`](AppendError::Overloaded): nothing was appended. Those of `Broker::append`.
+    ///
+    /// # Cancellation
+    /// As for [`execute`](Self::execute).
+    pub async fn append<C: Clock>(
+        &self,
+        to: SendMessagesHeader,
+        batch: Batch,
+    ) -> Result<AppendedAt, AppendError> {
+        if let Some(broker) = &self.broker {
+            return broker.append(&to, batch).await.map_err(AppendError::Refused);
+        }
+        let (answer, mut answered) = channel(NonZeroUsize::MIN);
+        // Most find room, and need no timer.
+        if let Err(unsent) = self.hub.hops.try_send(Hop::Append { to, batch, answer }) {
+            let sending = pin!(self.hub.hops.send::<C>(unsent.into_value()));
+            match select(sending, C::sleep(APPEND_HOP_TIME_MAX)).await.first {
+                Some(Ok(())) => {}
+                Some(Err(_)) => return Err(AppendError::Refused(Status::Disconnected)),
+                None => return Err(AppendError::Overloaded),
+            }
+        }
+        let appended = answered.receive::<C>().await.unwrap_or(Err(Status::Disconnected));
+        appended.map_err(AppendError::Refused)
+    }
+
     /// Finds a partition for a tail: [`Broker::find_tail`].
     ///
     /// # Errors
@@ -213,6 +248,19 @@ impl Iggy {
     }
 }
 
+/// How long events may wait for room in the queue of the worker with the broker. Several times as long as a busy worker
+/// takes for a round of its tasks, and shorter than many clients wait for an answer.
+pub const APPEND_HOP_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// Why a batch is not acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AppendError {
+    /// The worker with the broker has too much to do.
+    Overloaded,
+    /// The broker has refused it.
+    Refused(Status),
+}
+
 /// How often messages are removed that their topic is not to keep any longer. Whole segments are removed, so that it does
 /// not matter how often.
 const RETENTION_PERIOD: Duration = Duration::from_secs(10);
@@ -243,6 +291,10 @@ impl Hop {
                 let executed = broker.execute(client, command, bytes_max).await;
                 let _ = answer.try_send(executed);
             }
+            Self::Append { to, batch, answer } => {
+                let appended = broker.append(&to, batch).await;
+                let _ = answer.try_send(appended);
+            }
             Self::FindTail { place, answer } => {
                 let found = broker.find_tail(&place).await;
                 let _ = answer.try_send(found);
@@ -259,9 +311,13 @@ impl Hop {
 
 #[cfg(test)]
 mod tests {
+    use iggy_binary_protocol::{WireIdentifier, WirePartitioning};
     use owned_io_sim::Sim;
 
     use super::*;
+    use crate::iggy::messages::BatchEncoder;
+    use crate::iggy::storage::MemoryStorage;
+    use crate::iggy::{Environment, Node};
 
     #[test]
     fn a_command_that_waits_for_a_broker_is_refused_when_there_will_be_none() {
@@ -277,6 +333,49 @@ mod tests {
             hub.refuse_without_broker();
             for refused in [waiting, execute()] {
                 assert_eq!(refused.await.unwrap().unwrap_err(), Status::Disconnected);
+            }
+        });
+    }
+
+    #[test]
+    fn events_wait_for_room_in_the_queue_and_not_for_ever() {
+        owned_io_sim::block_on(async {
+            let credentials = Credentials::new("iggy".into(), "secret".into()).unwrap();
+            let hub = Arc::new(Hub::new(credentials));
+            let iggy = Rc::new(Iggy::without_broker(Arc::clone(&hub)));
+            let append = || {
+                let iggy = Rc::clone(&iggy);
+                let zero = WireIdentifier::numeric(0);
+                let to = SendMessagesHeader {
+                    stream_id: zero.clone(),
+                    topic_id: zero,
+                    partitioning: WirePartitioning::Balanced,
+                    messages_count: 1,
+                };
+                Sim::spawn(async move {
+                    let mut batch = BatchEncoder::new(0);
+                    batch.make_room(batch.bytes_with(0)).unwrap();
+                    batch.push(b"");
+                    iggy.append::<Sim>(to, batch.finish().unwrap()).await
+                })
+            };
+            let queued: Vec<_> = (0..HOPS_MAX.get()).map(|_| append()).collect();
+            Sim::sleep(Duration::from_secs(1)).await;
+            assert_eq!(hub.waiting(), HOPS_MAX.get());
+            let began = Sim::now();
+            assert_eq!(append().await.unwrap(), Err(AppendError::Overloaded));
+            assert_eq!((Sim::now() - began).as_secs(), APPEND_HOP_TIME_MAX.as_secs());
+            // This one gets room in time.
+            let late = append();
+            Sim::sleep(APPEND_HOP_TIME_MAX / 2).await;
+            let environment = Environment::of::<Sim>();
+            let storage = Box::new(MemoryStorage::new(1 << 20, environment.now));
+            let clients = hub.clients().clone();
+            let broker = Broker::new(storage, clients, environment, Node::default());
+            let _owner = Iggy::with_broker::<Sim>(hub, broker);
+            for answered in queued.into_iter().chain([late]) {
+                let refused = AppendError::Refused(Status::StreamIdNotFound);
+                assert_eq!(answered.await.unwrap(), Err(refused));
             }
         });
     }

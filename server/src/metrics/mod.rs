@@ -13,6 +13,7 @@ mod cells;
 mod export;
 mod worker;
 
+use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::rc::Rc;
@@ -25,7 +26,8 @@ pub use export::Exporter;
 use export::{Feed, GROUP_BATCHES, SYNC_SECONDS};
 use owned_io::{Clock, Executor, Receiver, Runtime, Sender, channel, select};
 pub use worker::{
-    ConnectionMetrics, Flow, IggyMetrics, LogMetrics, LogObserver, Refusal, Traffic, WorkerMetrics,
+    ConnectionMetrics, EventMetrics, Flow, IggyMetrics, LogMetrics, LogObserver, Refusal, Traffic,
+    WorkerMetrics,
 };
 
 use crate::config::{Config, Listener, Service};
@@ -173,6 +175,9 @@ impl Metrics {
             feed.gauge("owned_io_iggy_clients", &[], hub.clients().count() as f64);
             feed.gauge("owned_io_iggy_hop_queue_length", &[], hub.waiting() as f64);
             self.feed_iggy(feed);
+            if shared.listeners.iter().any(|listener| listener.service == Service::Http) {
+                self.feed_events(feed);
+            }
         }
         if shared.has_log {
             let bytes = self.sum(|worker| worker.log.written_bytes.get());
@@ -284,6 +289,22 @@ impl Metrics {
         feed.gauge("owned_io_iggy_stored_messages", &[], messages as f64);
         let bytes = self.sum(|worker| worker.gauges.stored_bytes.get());
         feed.gauge("owned_io_iggy_stored_bytes", &[], bytes as f64);
+    }
+
+    fn feed_events(&self, feed: &Feed<'_>) {
+        let mut requests = BTreeMap::<_, u64>::new();
+        for worker in &self.shared.workers {
+            for (status, count) in worker.metrics.events.requests() {
+                *requests.entry(status).or_default() += count;
+            }
+        }
+        for (status, count) in requests {
+            feed.counter("owned_io_events_requests_total", &[("status", &status)], count);
+        }
+        let appended = self.sum(|worker| worker.events.appended.get());
+        feed.counter("owned_io_events_appended_total", &[], appended);
+        let bytes = self.sum(|worker| worker.events.appended_bytes.get());
+        feed.counter("owned_io_events_appended_bytes_total", &[], bytes);
     }
 }
 

@@ -23,6 +23,8 @@ pub struct WorkerMetrics {
     pub traffic: Traffic,
     /// What clients of Iggy ask for.
     pub iggy: IggyMetrics,
+    /// What is asked of `/events`.
+    pub events: EventMetrics,
     /// What the log on disk does.
     pub log: LogMetrics,
     /// What only the worker's thread can read, as it was when somebody asked last.
@@ -254,6 +256,45 @@ impl IggyMetrics {
     }
 }
 
+/// What is asked of `/events`, at the worker of the connection.
+#[derive(Debug)]
+pub struct EventMetrics {
+    /// By the place of the status in [`STATUSES`](Self::STATUSES); the last are others.
+    requests: Box<[Counter]>,
+    pub(super) appended: Counter,
+    pub(super) appended_bytes: Counter,
+}
+
+impl Default for EventMetrics {
+    fn default() -> Self {
+        let requests = (0..=Self::STATUSES.len()).map(|_| Counter::default()).collect();
+        Self { requests, appended: Counter::default(), appended_bytes: Counter::default() }
+    }
+}
+
+impl EventMetrics {
+    /// The statuses that requests are answered by.
+    const STATUSES: [u16; 13] = [200, 400, 401, 403, 404, 405, 408, 413, 415, 431, 500, 503, 507];
+
+    /// Counts a request that was answered by this status.
+    pub(crate) fn answered(&self, status: u16) {
+        let known = Self::STATUSES.iter().position(|one| *one == status);
+        self.requests[known.unwrap_or(Self::STATUSES.len())].add(1);
+    }
+
+    /// Counts events that are stored.
+    pub(crate) fn appended(&self, events: u32, bytes: usize) {
+        self.appended.add(events.into());
+        self.appended_bytes.add(bytes as u64);
+    }
+
+    /// Each status, and how many requests it has answered.
+    pub(super) fn requests(&self) -> impl Iterator<Item = (String, u64)> {
+        let labels = Self::STATUSES.iter().map(u16::to_string).chain(["other".to_owned()]);
+        labels.zip(self.requests.iter()).map(|(label, cell)| (label, cell.get()))
+    }
+}
+
 /// What the log on disk does, at the worker that has it.
 #[derive(Debug)]
 pub struct LogMetrics {
@@ -368,6 +409,19 @@ mod tests {
         assert_eq!(counted, [("ping", 1, 0), ("message.send", 0, 1), ("unknown", 0, 1)]);
         let refused: Vec<_> = iggy.refusals().filter(|(_, count)| *count > 0).collect();
         assert_eq!(refused, [(Status::InvalidCommand, 1), (Status::TopicFull, 1)]);
+    }
+
+    #[test]
+    fn requests_with_events_are_counted_by_their_status() {
+        let events = EventMetrics::default();
+        for status in [200, 507, 507, 999] {
+            events.answered(status);
+        }
+        events.appended(3, 70);
+        let counted: Vec<_> = events.requests().filter(|(_, count)| *count > 0).collect();
+        let expected = [("200", 1), ("507", 2), ("other", 1)];
+        assert_eq!(counted, expected.map(|(label, count)| (label.to_owned(), count)));
+        assert_eq!((events.appended.get(), events.appended_bytes.get()), (3, 70));
     }
 
     #[test]

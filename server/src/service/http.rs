@@ -10,6 +10,7 @@
 //! | `/source?messages=N&bytes=S&batch=B` | a WebSocket: see [`websocket::source`] |
 //! | `/source` | a WebSocket: see [`websocket::fetch`] |
 //! | `/tail/STREAM/TOPIC/PARTITION?from=…` | a WebSocket, for who has the password of Iggy's clients: see [`tail`] |
+//! | `POST /events/STREAM/TOPIC` | where the events of its body were appended, for who has that password: see [`events`] |
 //!
 //! Other paths are answered 404. `/health` is answered 503 after [notice](crate::drain::DrainSignal::notice), and
 //! every path is answered 503 once the server drains.
@@ -17,9 +18,10 @@
 //! A connection serves one request after the other, until one is upgraded. [`owned_io_http`] reads and refuses them,
 //! and says how connections end. A request for an upgrade that is refused is the last one of its connection.
 //!
-//! A page of any origin may ask for an upgrade, unless the [allowed origins](crate::config::AllowedOrigins) are
-//! limited. A site that identifies its users by cookies must limit them. So must one whose users tell their browsers
-//! the password for `/tail`: a browser that remembers it may send it for a page of another site.
+//! A page of any origin may ask for an upgrade, and send events, unless the
+//! [allowed origins](crate::config::AllowedOrigins) are limited. A site that identifies its users by cookies must limit
+//! them. So must one whose users tell their browsers the password for `/tail` or `/events`: a browser that remembers it
+//! may send it for a page of another site.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -33,7 +35,9 @@ use owned_io_websocket::handshake;
 use owned_io_websocket::stream::{Acceptance, Error, WebSocket};
 use owned_io_websocket::{CloseFrame, Config};
 
+use super::events::{self, EventsRequest};
 use super::source::WRITE_BYTES_MAX;
+use super::streams::Refusal;
 use super::tail::{self, Tail, TailRequest};
 use super::websocket::{self, Messages, websocket_config};
 use super::{application, iggy};
@@ -172,9 +176,13 @@ async fn read_upgrade<R: Runtime, S: ByteStream>(
     ctx: &Context,
     config: &Config,
 ) -> Result<Option<Upgrading<S>>, Error> {
-    let Resources { websockets, limits, .. } = &*ctx.worker;
+    let Resources { websockets, limits, iggy, .. } = &*ctx.worker;
     let buffers = ctx.websocket_buffers();
-    let mut connection = Connection::<R, _>::new(stream, &buffers, http_config(*limits, IDLE_MAX));
+    let mut http = http_config(*limits, IDLE_MAX);
+    if iggy.is_some() {
+        http = events::with_bodies(http, *limits);
+    }
+    let mut connection = Connection::<R, _>::new(stream, &buffers, http);
     // It stays until the WebSocket is open: meanwhile it has nothing to end.
     ctx.connection.set_close_method(CloseMethod::Http(connection.end_handle()));
     while let Some(request) = connection.next().await.map_err(failure)? {
@@ -190,6 +198,11 @@ async fn read_upgrade<R: Runtime, S: ByteStream>(
                     _ if ctx.connection.is_closing() => Err((503, ABOUT_TO_END.into())),
                     opened => opened.map(|tail| SocketService::Tail(Box::new(tail))),
                 }
+            }
+            Route::Events(request) => {
+                // Boxed because few connections need it.
+                Box::pin(events::serve(&mut connection, request, ctx)).await.map_err(failure)?;
+                continue;
             }
             Route::Answer(status, body) => Err((status, body)),
         };
@@ -273,10 +286,10 @@ pub(super) async fn respond<C: Clock>(
     connection.respond(&Response::new(status).with_headers(headers), body).await
 }
 
-const PLAIN_TEXT: (&str, &str) = ("Content-Type", "text/plain");
+pub(super) const PLAIN_TEXT: (&str, &str) = ("Content-Type", "text/plain");
 
-/// The limits of a connection whose client may wait for `idle_max` before each request. No service takes a body; the
-/// defaults bound what is discarded of one.
+/// The limits of a connection whose client may wait for `idle_max` before each request. No service but
+/// [events](events::with_bodies) takes a body; the defaults bound what is discarded of one.
 pub(super) fn http_config(limits: Limits, idle_max: Duration) -> engine::Config {
     let mut config = engine::Config::default();
     config.limits.queue_bytes_max = ANSWERS_BYTES_MAX;
@@ -299,6 +312,8 @@ enum Route {
     Upgrade(SocketService),
     /// An upgrade to a tail, if there is such a partition.
     Tail(TailRequest),
+    /// Events in the body, or what is wrong with the request.
+    Events(Result<EventsRequest, Refusal>),
 }
 
 /// The service of a WebSocket.
@@ -325,6 +340,11 @@ impl SocketService {
 
 impl Route {
     fn of(request: &Request<'_>, ctx: &Context) -> Self {
+        if EventsRequest::has_path(request.path()) {
+            let Resources { iggy, websockets, limits, .. } = &*ctx.worker;
+            let origins = &websockets.origins;
+            return Self::Events(EventsRequest::decode(request, iggy.as_ref(), origins, *limits));
+        }
         let is_head = match request.method() {
             "GET" => false,
             "HEAD" => true,
@@ -364,7 +384,8 @@ impl Route {
                 }
             }
             _ => {
-                Self::Answer(404, "the paths are /health, /echo, /sink, /source and /tail\n".into())
+                let paths = "the paths are /health, /echo, /sink, /source, /tail and /events\n";
+                Self::Answer(404, paths.into())
             }
         }
     }

@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod application;
 pub mod echo;
+pub mod events;
 pub mod http;
 pub mod iggy;
 pub(crate) mod metrics;
@@ -13,3 +14,4 @@ pub mod tail;
 pub mod websocket;
 
 mod message;
+mod streams;

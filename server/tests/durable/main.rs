@@ -3,6 +3,7 @@
 mod client;
 mod closing;
 mod crash;
+mod events;
 mod faults;
 mod memory;
 mod recovery;

@@ -1,4 +1,5 @@
 //! An allocator that tells the memory of a server from that of its clients, which run in the same simulation.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -360,7 +360,7 @@ impl Client {
 }
 
 /// The password in HTTP.
-const BASIC: &str = "Basic aWdneTpvcGVuIHNlc2FtZQ==";
+pub(super) const BASIC: &str = "Basic aWdneTpvcGVuIHNlc2FtZQ==";
 
 pub(super) const LOGIN: &[u8] = b"\x04iggy\x0bopen sesame\0\0\0\0\0\0\0\0";
 

@@ -4,6 +4,7 @@
 #![cfg(target_os = "linux")]
 
 mod draining;
+mod events;
 mod hops;
 mod http;
 mod iggy;

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use iggy_binary_protocol::codes::*;
 use tungstenite::Message;
 
-use super::iggy::{Client, Directory, LOGIN, batch, password_file};
+use super::events::events;
+use super::iggy::{BASIC, Client, Directory, LOGIN, batch, password_file};
 use super::server::{PATIENCE, RUNTIMES, Server, announce, assert_closed, echoed};
 
 /// The values by their names and labels: `name{key="value",…}`, with the labels in order.
@@ -236,6 +237,7 @@ fn commands_and_the_log_are_counted() {
             ["--iggy-password-file", password.0.to_str().unwrap()],
             ["--data", dir.0.to_str().unwrap()],
             ["--tcp", "127.0.0.1:0"],
+            ["--http", "127.0.0.1:0"],
             ["--admin", "127.0.0.1:0"],
         ];
         let server = Server::start(runtime, &options.concat());
@@ -248,6 +250,11 @@ fn commands_and_the_log_are_counted() {
             assert_eq!(client.ask(SEND_MESSAGES_CODE, &batch(payload)).0, 0);
         }
         assert!(client.poll_all(payloads.len()) == payloads);
+        for (status, authorization) in [(401, ""), (200, BASIC)] {
+            let lines = events("Content-Type: application/x-ndjson", authorization, "one\ntwo");
+            let answer = server.ask(1, &lines);
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        }
         let command = |command: &str, outcome: &str| {
             let labels = format!("command=\"{command}\",outcome=\"{outcome}\"");
             format!("owned_io_iggy_commands_total{{{labels}}}")
@@ -257,16 +264,21 @@ fn commands_and_the_log_are_counted() {
             (command("message.send", "ok"), 5.0),
             (command("message.send", "refused"), 0.0),
             ("owned_io_iggy_refusals_total{status=\"40\"}".to_owned(), 1.0),
-            ("owned_io_iggy_appended_messages_total".to_owned(), 5.0),
+            ("owned_io_iggy_appended_messages_total".to_owned(), 7.0),
+            ("owned_io_events_requests_total{status=\"200\"}".to_owned(), 1.0),
+            ("owned_io_events_requests_total{status=\"401\"}".to_owned(), 1.0),
+            ("owned_io_events_requests_total{status=\"507\"}".to_owned(), 0.0),
+            ("owned_io_events_appended_total".to_owned(), 2.0),
+            ("owned_io_events_appended_bytes_total".to_owned(), 6.0),
             ("owned_io_iggy_polled_messages_total".to_owned(), 5.0),
             ("owned_io_iggy_clients".to_owned(), 1.0),
             ("owned_io_iggy_partitions".to_owned(), 1.0),
-            ("owned_io_iggy_stored_messages".to_owned(), 5.0),
+            ("owned_io_iggy_stored_messages".to_owned(), 7.0),
             ("owned_io_iggy_hop_queue_length".to_owned(), 0.0),
             ("owned_io_log_sync_failures_total".to_owned(), 0.0),
         ];
         let expected = expected.each_ref().map(|(name, value)| (&**name, *value));
-        let values = wait_for(&server, 1, &expected);
+        let values = wait_for(&server, 2, &expected);
         assert!(values["owned_io_iggy_appended_bytes_total"] >= 5_000.0, "{values:#?}");
         assert!(values["owned_io_log_written_bytes_total"] >= 5_000.0, "{values:#?}");
         // Five batches, one after the other, and the records of what was created.

@@ -1,4 +1,5 @@
 //! A server of two workers, its producers and its listeners.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -122,10 +123,15 @@ pub(crate) struct Worker {
 
 impl Server {
     pub(crate) async fn new(sockets: WebSockets) -> Self {
+        Self::with_room(sockets, 64 << 20).await
+    }
+
+    /// With a memory of `bytes_max` bytes for messages.
+    pub(crate) async fn with_room(sockets: WebSockets, bytes_max: usize) -> Self {
         let credentials = Credentials::new("iggy".into(), "secret".into()).unwrap();
         let hub = Arc::new(Hub::new(credentials));
         let environment = Environment::of::<Sim>();
-        let storage = Box::new(MemoryStorage::new(64 << 20, environment.now));
+        let storage = Box::new(MemoryStorage::new(bytes_max, environment.now));
         let broker = Broker::new(storage, hub.clients().clone(), environment, Node::default());
         let first = Iggy::with_broker::<Sim>(Arc::clone(&hub), broker);
         let workers = [first, Iggy::without_broker(hub)].map(|iggy| {
@@ -171,7 +177,8 @@ impl Worker {
         Self { resources: Rc::new(resources), connections }
     }
 
-    fn serve(&self) -> (SimStream, JoinHandle<()>) {
+    /// A client's end of a connection for HTTP, and the task that serves it.
+    pub(crate) fn serve(&self) -> (SimStream, JoinHandle<()>) {
         let (client, server) = pipe();
         let connection = self.connections.add(server.shutdown_handle());
         let ctx = Context { connection, worker: Rc::clone(&self.resources) };
@@ -222,10 +229,12 @@ pub(crate) struct Producer {
 }
 
 impl Producer {
-    pub(crate) async fn ask(&mut self, code: u32, payload: &[u8]) {
+    pub(crate) async fn ask(&mut self, code: u32, payload: &[u8]) -> Vec<u8> {
         let request = Request { code, payload: payload.into() };
         let answer = self.session.answer::<Sim>(request, &mut 0_usize).await.concat();
-        assert_eq!(ResponseFrame::decode(&answer).unwrap().0.status, 0);
+        let frame = ResponseFrame::decode(&answer).unwrap().0;
+        assert_eq!(frame.status, 0);
+        frame.payload.to_vec()
     }
 
     /// Appends a batch to a partition.

@@ -43,6 +43,18 @@ pub enum Origins<'a> {
     Only(&'a [&'a str]),
 }
 
+impl Origins<'_> {
+    /// Whether a request with these values of `Origin` is admitted, for a server that checks other requests too.
+    pub fn admit(self, sent: impl IntoIterator<Item: AsRef<[u8]>>) -> bool {
+        let Self::Only(allowed) = self else { return true };
+        let is_allowed = |origin: &[u8]| {
+            allowed.iter().any(|allowed| origin.eq_ignore_ascii_case(allowed.as_bytes()))
+        };
+        // All of them, if there are several, because other programs may look at any of them.
+        sent.into_iter().all(|origin| is_allowed(origin.as_ref()))
+    }
+}
+
 /// Why a request for an upgrade is refused, with the status of the response. Except for the limits
 /// on the head, the peer is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,14 +202,8 @@ impl<'b> Request<'b> {
         if key.len() != 24 || STANDARD.decode_slice(key, &mut [0; 18]) != Ok(16) {
             return Err(Refusal::BadKey);
         }
-        if let Origins::Only(allowed) = origins {
-            // All of them, if there are several, because other programs may look at any of them.
-            let is_allowed = |origin: &[u8]| {
-                allowed.iter().any(|allowed| origin.eq_ignore_ascii_case(allowed.as_bytes()))
-            };
-            if !headers.values("origin").all(is_allowed) {
-                return Err(Refusal::ForeignOrigin);
-            }
+        if !origins.admit(headers.values("origin")) {
+            return Err(Refusal::ForeignOrigin);
         }
         Ok(Upgrade {
             headers,

@@ -20,31 +20,62 @@ use super::super::answer::{Answer, RoomNeeded};
 use super::super::catalogue::{Consumer, GroupId, LogId, TopicId};
 use super::super::messages::{Batch, part};
 use super::super::storage::{
-    MessageLog, Offsets, ReadError, ReadFrom, StoredBatch, copied, skipped,
+    Appended, MessageLog, Offsets, ReadError, ReadFrom, StoredBatch, copied, skipped,
 };
-use super::Broker;
+use super::{Broker, COMMAND_NANOS};
 use crate::iggy::Status;
 
 /// The kind of a [`WireConsumer`] that is a consumer group.
 const KIND_GROUP: u8 = 2;
 
+/// Where the messages of a batch are: in one partition, one behind the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AppendedAt {
+    /// The number of the partition in its topic.
+    pub partition: u32,
+    /// The offset of the first message.
+    pub base_offset: u64,
+    /// The number of messages.
+    pub count: u32,
+}
+
 impl Broker {
-    /// Appends messages, and waits until they are durable.
+    /// Appends messages, and waits until they are durable. Returns where they are.
+    ///
+    /// # Errors
+    /// There is no such stream, topic or partition, there is no room, or they could not be stored.
+    /// [`Disconnected`](Status::Disconnected): the broker [closes](Self::close).
+    ///
+    /// # Cancellation
+    /// They may be appended all the same.
+    pub async fn append(
+        &self,
+        to: &SendMessagesHeader,
+        batch: Batch,
+    ) -> Result<AppendedAt, Status> {
+        if self.is_closing.get() {
+            return Err(Status::Disconnected);
+        }
+        coop::consume(COMMAND_NANOS);
+        self.send(to, batch).await
+    }
+
     pub(super) async fn send(
         &self,
         to: &SendMessagesHeader,
         batch: Batch,
-    ) -> Result<Answer, Status> {
-        let (id, log) = self.partition_for(to)?;
-        log.append(batch, (self.environment.random)()).await?;
+    ) -> Result<AppendedAt, Status> {
+        let (partition, id, log) = self.partition_for(to)?;
+        let Appended { base_offset, count, .. } =
+            log.append(batch, (self.environment.random)()).await?;
         self.logs.notify_appended(id);
-        Ok(Answer::empty())
+        Ok(AppendedAt { partition, base_offset, count })
     }
 
     fn partition_for(
         &self,
         to: &SendMessagesHeader,
-    ) -> Result<(LogId, Rc<dyn MessageLog>), Status> {
+    ) -> Result<(u32, LogId, Rc<dyn MessageLog>), Status> {
         let catalogue = self.catalogue.borrow();
         let (at, topic) = catalogue.topic(&to.stream_id, &to.topic_id)?;
         let partitions = topic.partitions().len() as u32;
@@ -63,7 +94,7 @@ impl Broker {
             }
         };
         let log = topic.partition(partition)?.log;
-        Ok((log, self.logs.get(log)?))
+        Ok((partition, log, self.logs.get(log)?))
     }
 
     /// Reads messages, and stores the offset of the last one if that was asked for.

@@ -29,6 +29,7 @@ use super::storage::Storage;
 use super::{Environment, Node, Status};
 
 pub use logs::Epoch;
+pub use messages::AppendedAt;
 pub(super) use queries::USER_ID;
 
 /// The work of a command besides what it counts itself, in nanoseconds: decoding it, and looking up what it names.
@@ -132,7 +133,10 @@ impl Broker {
         }
         coop::consume(COMMAND_NANOS);
         match command {
-            Command::SendMessages(to, batch) => self.send(&to, batch).await,
+            Command::SendMessages(to, batch) => {
+                self.send(&to, batch).await?;
+                Ok(Answer::empty())
+            }
             Command::PollMessages(poll) => self.poll(client, &poll, bytes_max).await,
             Command::Flush(flush) => self.flush(&flush).await,
             Command::StoreOffset(request) => self.store_offset(client, &request).await,

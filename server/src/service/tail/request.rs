@@ -1,21 +1,18 @@
 //! [`TailRequest`]: what a client asks for, and why it is refused.
 
-use std::borrow::Cow;
 use std::rc::Rc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use iggy_binary_protocol::WireIdentifier;
 use owned_io::Clock;
 use owned_io_http::Request;
 use owned_io_websocket::handshake::Origins;
 
 use super::Tail;
 use super::format::{BINARY_PROTOCOL, Format};
+use crate::iggy::Status;
 use crate::iggy::broker::tail::{TailPlace, TailStart};
 use crate::iggy::workers::Iggy;
-use crate::iggy::{Credentials, Name, Status};
 use crate::service::http::{handshake_request, quoted};
+use crate::service::streams::{Refusal, admit, identifier, not_there, number, unknown};
 
 /// A request for a tail whose client has the password.
 #[derive(Debug)]
@@ -25,9 +22,6 @@ pub(in crate::service) struct TailRequest {
     begin: Begin,
     format: Format,
 }
-
-/// The status and the body of an answer.
-pub(in crate::service) type Refusal = (u16, Cow<'static, str>);
 
 /// Where the messages begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,12 +47,7 @@ impl TailRequest {
         request: &Request<'_>,
         iggy: Option<&Rc<Iggy>>,
     ) -> Result<Self, Refusal> {
-        let Some(iggy) = iggy else {
-            return Err((404, "there are no streams: --iggy-password-file is missing\n".into()));
-        };
-        if !is_admitted(request.header("authorization"), iggy.credentials()) {
-            return Err((401, "a tail needs Iggy's user and password\n".into()));
-        }
+        let iggy = admit(request, iggy)?;
         let place = place(request.path())?;
         let begin = begin(request.query())?;
         // Another origin is refused later.
@@ -66,7 +55,7 @@ impl TailRequest {
         let upgrade = handshake.and_then(|request| request.upgrade(Origins::Any).ok());
         let protocol = upgrade.and_then(|upgrade| upgrade.choose_protocol(&[BINARY_PROTOCOL]));
         let format = if protocol.is_some() { Format::Binary } else { Format::Json };
-        Ok(Self { iggy: Rc::clone(iggy), place, begin, format })
+        Ok(Self { iggy, place, begin, format })
     }
 
     /// Finds the partition.
@@ -98,17 +87,6 @@ impl Tail {
     }
 }
 
-/// Whether the header of a request has the user and the password (RFC 7617).
-fn is_admitted(header: Option<&[u8]>, credentials: &Credentials) -> bool {
-    let admit = || {
-        let (scheme, encoded) = std::str::from_utf8(header?).ok()?.trim().split_once(' ')?;
-        let decoded = STANDARD.decode(encoded.trim_start()).ok()?;
-        let (user, password) = std::str::from_utf8(&decoded).ok()?.split_once(':')?;
-        Some(scheme.eq_ignore_ascii_case("basic") && credentials.admit(user, password))
-    };
-    admit().unwrap_or(false)
-}
-
 fn place(path: &str) -> Result<TailPlace, Refusal> {
     let mut parts = path.strip_prefix("/tail/").unwrap_or_default().split('/');
     let (Some(stream), Some(topic), Some(partition), None) =
@@ -116,42 +94,10 @@ fn place(path: &str) -> Result<TailPlace, Refusal> {
     else {
         return Err((404, PATH.into()));
     };
-    let stream = identifier(stream).ok_or_else(|| not_there("stream", stream))?;
-    let topic = identifier(topic).ok_or_else(|| not_there("topic", topic))?;
+    let stream = identifier("stream", stream)?;
+    let topic = identifier("topic", topic)?;
     let partition = number(partition).ok_or_else(|| not_there("partition", partition))?;
     Ok(TailPlace { stream, topic, partition })
-}
-
-/// A number, or a name that a stream or topic can have.
-fn identifier(part: &str) -> Option<WireIdentifier> {
-    let decoded = percent_decoded(part)?;
-    match number(&decoded) {
-        Some(number) => Some(WireIdentifier::numeric(number)),
-        None => WireIdentifier::named(Name::new(&decoded)?.as_str()).ok(),
-    }
-}
-
-/// A number of digits alone.
-fn number<N: std::str::FromStr>(text: &str) -> Option<N> {
-    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
-}
-
-/// Decodes `%XX` (RFC 3986 section 2.1). `None` if it is incomplete, or the result is not UTF-8.
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        rest = after;
-        if byte != b'%' {
-            decoded.push(byte);
-            continue;
-        }
-        let ([high, low], after) = rest.split_first_chunk::<2>()?;
-        let digit = |byte: u8| char::from(byte).to_digit(16);
-        decoded.push((digit(*high)? * 16 + digit(*low)?) as u8);
-        rest = after;
-    }
-    String::from_utf8(decoded).ok()
 }
 
 fn begin(query: &str) -> Result<Begin, Refusal> {
@@ -177,19 +123,10 @@ fn begin(query: &str) -> Result<Begin, Refusal> {
     Ok(begin.unwrap_or(Begin::Next))
 }
 
-/// `named`: what the path has. It is quoted, so that it breaks no line.
-fn not_there(what: &str, named: &str) -> Refusal {
-    (404, format!("{what} {} is not there\n", quoted(named)).into())
-}
-
 fn not_found(place: &TailPlace, status: Status) -> Refusal {
-    let named = |what, identifier: &WireIdentifier| match identifier {
-        WireIdentifier::Numeric(number) => not_there(what, &number.to_string()),
-        WireIdentifier::String(name) => not_there(what, name),
-    };
     match status {
-        Status::StreamIdNotFound => named("stream", &place.stream),
-        Status::TopicIdNotFound => named("topic", &place.topic),
+        Status::StreamIdNotFound => unknown("stream", &place.stream),
+        Status::TopicIdNotFound => unknown("topic", &place.topic),
         Status::PartitionNotFound => not_there("partition", &place.partition.to_string()),
         Status::Disconnected => (503, "the server is about to end\n".into()),
         _ => (500, "the partition cannot be read\n".into()),
@@ -198,6 +135,8 @@ fn not_found(place: &TailPlace, status: Status) -> Refusal {
 
 #[cfg(test)]
 mod tests {
+    use iggy_binary_protocol::WireIdentifier;
+
     use super::*;
 
     fn named(name: &str) -> WireIdentifier {
@@ -264,24 +203,5 @@ mod tests {
             let (status, body) = begin(query).unwrap_err();
             assert!(status == 400 && body.contains(culprit), "{query}: {status} {body}");
         }
-    }
-
-    #[test]
-    fn only_basic_with_the_right_credentials_is_admitted() {
-        let credentials = Credentials::new("iggy".into(), "a:b é".into()).unwrap();
-        let admitted = |header: &str| is_admitted(Some(header.as_bytes()), &credentials);
-        let right = STANDARD.encode("iggy:a:b é");
-        for scheme in ["Basic ", "basic ", "BASIC   "] {
-            assert!(admitted(&format!("{scheme}{right}")));
-        }
-        assert!(!is_admitted(None, &credentials));
-        let wrong = ["iggy:a:b", "iggy:", "iggy", ":a:b é", "", "iggz:a:b é"];
-        for encoded in wrong.map(|wrong| STANDARD.encode(wrong)) {
-            assert!(!admitted(&format!("Basic {encoded}")), "{encoded}");
-        }
-        for header in ["", "Basic", "Basic ", "Basic !", &*right, &*format!("Bearer {right}")] {
-            assert!(!admitted(header), "{header}");
-        }
-        assert!(!is_admitted(Some(&[255]), &credentials));
     }
 }
