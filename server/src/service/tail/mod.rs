@@ -75,7 +75,7 @@ pub use feed::Feeds;
 use feed::{Feed, FeedKey};
 pub use format::BINARY_PROTOCOL;
 use format::Format;
-pub(super) use request::TailRequest;
+pub(super) use request::{TailRequest, percent_decoded};
 
 use super::websocket::{close_if_refused, while_receiving};
 use crate::context::{Context, Resources};

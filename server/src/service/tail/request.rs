@@ -137,7 +137,7 @@ fn number<N: std::str::FromStr>(text: &str) -> Option<N> {
 }
 
 /// Decodes `%XX` (RFC 3986 section 2.1). `None` if it is incomplete, or the result is not UTF-8.
-fn percent_decoded(text: &str) -> Option<String> {
+pub(in crate::service) fn percent_decoded(text: &str) -> Option<String> {
     let mut decoded = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {
