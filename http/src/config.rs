@@ -38,9 +38,12 @@ pub struct Limits {
     /// The longest rest of a request's body that is read and discarded to keep the connection. Default 64 KiB:
     /// reading that much costs less than a new connection.
     pub discard_bytes_max: u64,
-    /// The connection writes its queue once the queue is this long. It may become longer by a head and 1,024 bytes of
-    /// a body, and by a long piece of a body, which is not copied. Default 64 KiB: longer writes save few system calls.
+    /// The connection writes its queue once the queue is this long, without the pieces that are not copied. It may
+    /// become longer by a head and 1,024 bytes of a body. Default 64 KiB: longer writes save few system calls.
     pub queue_bytes_max: usize,
+    /// The connection writes its queue once the pieces in it that are not copied have this many bytes. They may have
+    /// more by one piece. Default 64 KiB.
+    pub queue_shared_bytes_max: usize,
 }
 
 /// How long each wait for the client may take. Time in which the connection does not wait does not count.
@@ -78,6 +81,7 @@ impl Default for Limits {
             body_bytes_max: 1024 * 1024,
             discard_bytes_max: 64 * 1024,
             queue_bytes_max: 64 * 1024,
+            queue_shared_bytes_max: 64 * 1024,
         }
     }
 }

@@ -162,6 +162,27 @@ fn chunks_leave_together_until_the_queue_is_full() {
     });
 }
 
+/// So a server whose clients read no answers copies little, and still writes much at once.
+#[test]
+fn pieces_that_are_not_copied_have_a_bound_of_their_own() {
+    owned_io_sim::block_on(async {
+        let piece = Bytes::from(vec![b'p'; 4 * 1024]);
+        let (script, writes) = Script::new(GET);
+        let mut config = Config::default();
+        config.limits.queue_bytes_max = 2 * 1024;
+        config.limits.queue_shared_bytes_max = 124 * 1024;
+        let mut connection = Connection::<Sim, _>::new(script, &buffers(), config);
+        connection.next().await.unwrap().unwrap();
+        connection.begin(&Response::new(200), BodyLength::Chunked).await.unwrap();
+        for _ in 0..62 {
+            connection.write_body(piece.clone()).await.unwrap();
+        }
+        connection.finish().await.unwrap();
+        assert!(connection.next().await.unwrap().is_none());
+        assert_eq!(writes.borrow().len(), 3, "124 KiB, 124 KiB, and the end");
+    });
+}
+
 /// The stream does not count work here: only the connection does.
 #[test]
 fn a_client_that_sends_many_requests_leaves_others_their_turn() {

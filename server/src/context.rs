@@ -12,6 +12,7 @@ use crate::iggy::workers::Iggy;
 use crate::memory::Memory;
 use crate::metrics::{Metrics, WorkerMetrics};
 use crate::service::application::{Application, Placement};
+use crate::service::object::WorkerObjects;
 use crate::service::source::Pattern;
 use crate::service::tail::Feeds;
 use crate::stalls::Stalls;
@@ -55,6 +56,8 @@ pub struct Resources {
     pub iggy: Option<Rc<Iggy>>,
     /// What is pushed of them.
     pub feeds: Feeds,
+    /// The objects, if there is an origin.
+    pub objects: Option<Rc<WorkerObjects>>,
 }
 
 impl Resources {
@@ -75,6 +78,7 @@ impl Resources {
             application: Rc::new(Application::new(Placement::Task)),
             iggy: None,
             feeds: Feeds::default(),
+            objects: None,
         }
     }
 }

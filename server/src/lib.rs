@@ -7,7 +7,7 @@
 //! | [`sink`](service::sink) | sends messages, each answered by its length |
 //! | [`source`](service::source) | asks for messages, and receives them |
 //! | [`iggy`](service::iggy) | sends messages to streams and polls them, by Iggy's protocol |
-//! | [`http`](service::http) | asks for the server's health, or for one of the four over WebSocket, or sends [events](service::events) |
+//! | [`http`](service::http) | asks for the server's health, for an [object](service::object), or for one of the four over WebSocket, or sends [events](service::events) |
 //! | [`admin`](service::admin) | asks for the server's health, its stalls and its metrics, however busy the server is |
 //!
 //! With feature `tls`, each of them but the last is available over TLS too. To sink, and from source, a message on TCP
@@ -29,6 +29,7 @@
 //! | [`ticker`] | wakes the watch of each worker periodically |
 //! | [`memory`] | how a worker's memory is divided |
 //! | [`metrics`] | what the server counts, and how `/metrics` shows it |
+//! | [`object`] | the cache of an origin's objects |
 //! | [`iggy`] | Iggy's protocol: streams, topics, consumer groups, messages, in memory or on disk |
 //! | [`tls`] | certificates, and the handshake |
 //! | [`log_limit`] | keeps repeated lines of log rare |
@@ -95,6 +96,7 @@ pub mod iggy;
 pub mod log_limit;
 pub mod memory;
 pub mod metrics;
+pub mod object;
 pub mod server;
 pub mod service;
 pub mod stalls;

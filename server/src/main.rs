@@ -17,6 +17,7 @@ use owned_io_server::config::{Config, Flags, Listener, Ring, Service};
 use owned_io_server::drain::DrainSignal;
 use owned_io_server::iggy::storage;
 use owned_io_server::metrics::Exporter;
+use owned_io_server::object;
 use owned_io_server::server::Outcome;
 use owned_io_server::service::application::Placement;
 use owned_io_server::ticker::Ticker;
@@ -92,12 +93,14 @@ fn run(mut config: Config) -> Result<Outcome, String> {
     Ok(outcome)
 }
 
-/// The descriptors that the log may keep. On monoio a file has two.
+/// The descriptors that the log may keep, and those of the origin of objects. On monoio a file has two.
 fn files_max(config: &Config) -> usize {
-    match config.iggy.as_ref().and_then(|iggy| iggy.data.as_ref()) {
+    let log = match config.iggy.as_ref().and_then(|iggy| iggy.data.as_ref()) {
         Some(_) => 2 * storage::OPEN_FILES_MAX,
         None => 0,
-    }
+    };
+    let origin = if config.objects.is_some() { 2 * object::CONNECTIONS_MAX } else { 0 };
+    log + origin
 }
 
 /// Adds a remedy if the kernel refuses the tuned ring, but perhaps not the one that the runtime would set up.

@@ -14,6 +14,7 @@ use crate::connection_limit::{AddressLimit, SharedConnectionLimit};
 use crate::drain::DrainSignal;
 use crate::iggy::workers::Hub;
 use crate::metrics::Metrics;
+use crate::object::Objects;
 use crate::worker;
 
 /// How a server ended that was asked to end.
@@ -46,12 +47,20 @@ pub fn run<R: Runtime + Files>(
     let listeners = bind::<R>(config)?;
     let limit = SharedConnectionLimit::new(config.connections_max(), addresses);
     let iggy = config.iggy.as_ref().map(|iggy| Arc::new(Hub::new(iggy.credentials.clone())));
+    let objects = config.objects.clone().map(|objects| Arc::new(Objects::new(objects)));
     let listening_on = listeners.iter().map(|(listener, _)| *listener);
     let server = Arc::new(Server {
-        metrics: Metrics::new::<R>(config, listening_on, limit.clone(), iggy.clone()),
+        metrics: Metrics::new::<R>(
+            config,
+            listening_on,
+            limit.clone(),
+            iggy.clone(),
+            objects.clone(),
+        ),
         listeners,
         limit,
         iggy,
+        objects,
         config: config.clone(),
         drain,
         workers_starting: config.workers.get().into(),
@@ -78,6 +87,8 @@ pub(crate) struct Server {
     pub(crate) drain: DrainSignal,
     /// If there are streams for Iggy's clients.
     pub(crate) iggy: Option<Arc<Hub>>,
+    /// If there is an origin.
+    pub(crate) objects: Option<Arc<Objects>>,
     pub(crate) metrics: Metrics,
     /// As in [`Outcome`].
     pub(crate) cut_off: AtomicUsize,

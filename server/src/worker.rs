@@ -26,6 +26,7 @@ use crate::iggy::{Environment, Node};
 use crate::metrics::{CloseCause, ConnectionMetrics, LogObserver, Refusal, WorkerMetrics};
 use crate::server::Server;
 use crate::service::application::Application;
+use crate::service::object::WorkerObjects;
 use crate::service::{admin, echo, http, iggy as iggy_service, sink, source};
 use crate::watch::watch;
 
@@ -76,9 +77,10 @@ pub(crate) async fn serve<R: Runtime + Files>(worker: Worker, server: &Server) -
     }
     clients.resources.application.end::<R>().await;
     let has_broker = server.iggy.is_some() && has_broker(&worker);
-    if !accepting_admins.is_empty() || has_broker {
-        // The kernel sends some admins to this worker, even if only another worker still drains. And the requests of
-        // Iggy's clients come here.
+    let has_objects = clients.resources.objects.is_some();
+    if !accepting_admins.is_empty() || has_broker || has_objects {
+        // The kernel sends some admins to this worker, even if only another worker still drains. The requests of Iggy's
+        // clients come here. And it may be fetching an object that clients of other workers read.
         let left = deadline.saturating_duration_since(R::now());
         let _ = select(pin!(server.limit.all_released()), R::sleep(left)).await;
     }
@@ -121,6 +123,9 @@ impl Acceptor {
         resources.metrics = server.metrics.worker(worker.id);
         resources.iggy = iggy::<R>(server, worker, &resources.metrics).await?.map(Rc::new);
         resources.application = Rc::new(Application::new(config.application));
+        resources.objects = server.objects.clone().map(|objects| {
+            Rc::new(WorkerObjects::new::<R>(objects, Arc::clone(&resources.metrics)))
+        });
         let connections = Connections::new(server.drain.clone(), resources.budget.clone());
         let limit = server.limit.for_worker();
         let stop = worker.stop.clone();

@@ -113,7 +113,12 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
             decoder: Decoder::new(&limits),
             encoder: Encoder::new(config.server),
             received: ReceiveBuffer::new(),
-            queue: Queue::new(buffers.clone(), account.reservation(), limits.queue_bytes_max),
+            queue: Queue::new(
+                buffers.clone(),
+                account.reservation(),
+                limits.queue_bytes_max,
+                limits.queue_shared_bytes_max,
+            ),
             head_memory: account.reservation(),
             timers: Timers::new(&config.timeouts),
             sleep: LazySleep::default(),

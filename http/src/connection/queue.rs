@@ -21,8 +21,10 @@ const EXCESS_BYTES: usize = 2 * COPIED_BYTES_MAX;
 #[derive(Debug)]
 pub(super) struct Queue {
     buffers: Buffers,
-    /// The queue is full once it is this long. Then it is to be written.
+    /// The queue is full once `copied` is this long. Then it is to be written.
     bytes_max: usize,
+    /// It is also full once the pieces have this many bytes.
+    shared_bytes_max: usize,
     copied: Vec<u8>,
     /// The pieces, and how many bytes of `copied` precede each.
     shared: Vec<(usize, Bytes)>,
@@ -39,10 +41,16 @@ pub(super) enum Batch {
 }
 
 impl Queue {
-    pub(super) const fn new(buffers: Buffers, reservation: Reservation, bytes_max: usize) -> Self {
+    pub(super) const fn new(
+        buffers: Buffers,
+        reservation: Reservation,
+        bytes_max: usize,
+        shared_bytes_max: usize,
+    ) -> Self {
         Self {
             buffers,
             bytes_max,
+            shared_bytes_max,
             copied: Vec::new(),
             shared: Vec::new(),
             shared_bytes: 0,
@@ -55,7 +63,9 @@ impl Queue {
     }
 
     pub(super) const fn is_full(&self) -> bool {
-        self.copied.len() + self.shared_bytes >= self.bytes_max || self.shared.len() >= SHARED_MAX
+        self.copied.len() >= self.bytes_max
+            || self.shared_bytes >= self.shared_bytes_max
+            || self.shared.len() >= SHARED_MAX
     }
 
     pub(super) const fn reservation(&self) -> &Reservation {
@@ -196,7 +206,7 @@ mod tests {
         let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1000));
         buffers.give(Vec::with_capacity(2000));
         let account = buffers.account();
-        let mut queue = Queue::new(buffers, account.reservation(), 64 * 1024);
+        let mut queue = Queue::new(buffers, account.reservation(), 64 * 1024, 0);
         queue.reserve(500).unwrap();
         assert!((500..=1000).contains(&account.held_bytes()), "{}", account.held_bytes());
         queue.out().resize(500, b'a');
@@ -211,7 +221,7 @@ mod tests {
         let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(1 << 20));
         buffers.give(Vec::with_capacity(200_000));
         let account = buffers.account();
-        let mut queue = Queue::new(buffers.clone(), account.reservation(), BYTES_MAX);
+        let mut queue = Queue::new(buffers.clone(), account.reservation(), BYTES_MAX, 1);
         for _ in 0..3 {
             let mut allocations = 0;
             while !queue.is_full() {

@@ -17,7 +17,7 @@ pub const TRAILERS_BYTES_MAX: usize = 4096;
 /// The most hexadecimal digits of a chunk's size: those of 64 bits, with leading zeros.
 const SIZE_DIGITS_MAX: u8 = 16;
 
-/// What [`decode_body`](super::Decoder::decode_body) found.
+/// What [`decode_body`](super::Decoder::decode_body) or a [`BodyDecoder`] found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BodyPiece {
     /// How many of the bytes belong to the body, with the framing of its chunks. Do not pass them again.
@@ -26,8 +26,29 @@ pub struct BodyPiece {
     pub content: Range<usize>,
 }
 
+/// Decodes one body. A [`Decoder`](super::Decoder) has one for each request. A client uses it for the bodies of
+/// responses, which have the same framing.
+///
+/// ```
+/// use owned_io_http::engine::{BodyDecoder, BodyLength};
+///
+/// let received = b"2\r\nab\r\n1\r\nc\r\n0\r\n\r\n";
+/// let (mut decoder, mut content, mut at) = (BodyDecoder::new(BodyLength::Chunked, 3), Vec::new(), 0);
+/// while !decoder.is_at_end() {
+///     let piece = decoder.decode(&received[at..])?;
+///     content.extend_from_slice(&received[at..][piece.content]);
+///     at += piece.consumed;
+/// }
+/// assert_eq!(content, b"abc");
+/// # Ok::<(), owned_io_http::Refusal>(())
+/// ```
 #[derive(Debug)]
-pub(super) enum BodyDecoder {
+pub struct BodyDecoder {
+    framing: Framing,
+}
+
+#[derive(Debug)]
+enum Framing {
     /// This many bytes are left.
     Exact(u64),
     Chunked(Chunked),
@@ -35,7 +56,7 @@ pub(super) enum BodyDecoder {
 
 /// It examines the framing byte by byte, so a part of a line can be consumed.
 #[derive(Debug)]
-pub(super) struct Chunked {
+struct Chunked {
     state: State,
     /// How much more content the body may have.
     content_bytes_left: u64,
@@ -78,30 +99,33 @@ enum State {
 }
 
 impl BodyDecoder {
-    pub(super) const fn new(length: BodyLength, body_bytes_max: u64) -> Self {
-        match length {
-            BodyLength::Exact(bytes) => Self::Exact(bytes),
-            BodyLength::Chunked => Self::Chunked(Chunked {
+    /// A decoder for a body of this length. One in chunks has at most `content_bytes_max` bytes of content.
+    pub const fn new(length: BodyLength, content_bytes_max: u64) -> Self {
+        let framing = match length {
+            BodyLength::Exact(bytes) => Framing::Exact(bytes),
+            BodyLength::Chunked => Framing::Chunked(Chunked {
                 state: State::Size { size: 0, digits: 0 },
-                content_bytes_left: body_bytes_max,
+                content_bytes_left: content_bytes_max,
                 extensions_bytes_left: CHUNK_EXTENSIONS_BYTES_MAX,
                 trailers_bytes_left: TRAILERS_BYTES_MAX,
             }),
+        };
+        Self { framing }
+    }
+
+    /// Whether the body is complete.
+    pub fn is_at_end(&self) -> bool {
+        match &self.framing {
+            Framing::Exact(left) => *left == 0,
+            Framing::Chunked(chunked) => chunked.state == State::End,
         }
     }
 
-    pub(super) fn is_at_end(&self) -> bool {
-        match self {
-            Self::Exact(left) => *left == 0,
-            Self::Chunked(chunked) => chunked.state == State::End,
-        }
-    }
-
-    /// The bytes that certainly follow.
-    pub(super) const fn bytes_left_min(&self) -> u64 {
-        match self {
-            Self::Exact(left) => *left,
-            Self::Chunked(chunked) => match chunked.state {
+    /// The bytes that certainly follow. Chunks may follow them.
+    pub const fn bytes_left_min(&self) -> u64 {
+        match &self.framing {
+            Framing::Exact(left) => *left,
+            Framing::Chunked(chunked) => match chunked.state {
                 State::Content { left } => left,
                 _ => 0,
             },
@@ -109,14 +133,17 @@ impl BodyDecoder {
     }
 
     /// Finds the next content in `bytes`. Without any, all bytes are consumed, or the body is at its end.
-    pub(super) fn decode(&mut self, bytes: &[u8]) -> Result<BodyPiece, Refusal> {
-        match self {
-            Self::Exact(left) => {
+    ///
+    /// # Errors
+    /// The body is malformed or too long. Do not call it again.
+    pub fn decode(&mut self, bytes: &[u8]) -> Result<BodyPiece, Refusal> {
+        match &mut self.framing {
+            Framing::Exact(left) => {
                 let len = within(*left, bytes.len());
                 *left -= len as u64;
                 Ok(BodyPiece { consumed: len, content: 0..len })
             }
-            Self::Chunked(chunked) => chunked.decode(bytes),
+            Framing::Chunked(chunked) => chunked.decode(bytes),
         }
     }
 }

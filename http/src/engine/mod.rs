@@ -46,7 +46,7 @@ mod response;
 mod target;
 mod timers;
 
-pub use body::{BodyPiece, CHUNK_EXTENSIONS_BYTES_MAX, TRAILERS_BYTES_MAX};
+pub use body::{BodyDecoder, BodyPiece, CHUNK_EXTENSIONS_BYTES_MAX, TRAILERS_BYTES_MAX};
 pub use date::Date;
 pub use decoder::Decoder;
 pub use encoder::{Encoder, Exchange};

@@ -4,6 +4,7 @@ mod choices;
 mod file;
 mod limits;
 mod listener;
+mod objects;
 mod options;
 mod origins;
 
@@ -21,6 +22,7 @@ pub use owned_io_log::SyncPolicy;
 use crate::iggy::Credentials;
 use crate::memory::Memory;
 use crate::metrics::Exporter;
+use crate::object::ObjectsConfig;
 use crate::service::application::Placement;
 use crate::stalls::Stalls;
 use crate::ticker::Ticker;
@@ -46,6 +48,8 @@ pub struct Config {
     pub websockets: WebSockets,
     /// The streams of Iggy's clients, if there are any.
     pub iggy: Option<IggyConfig>,
+    /// The options of objects, if there is an origin.
+    pub objects: Option<ObjectsConfig>,
     /// What a connection may use.
     pub limits: Limits,
     /// Wakes the workers' [`watch`](crate::watch::watch).

@@ -10,6 +10,7 @@ use clap::{Args, Parser};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
+use super::objects::ObjectOptions;
 use super::{
     AllowedOrigins, Config, DataConfig, Deflate, Engine, IggyConfig, Level, Limits, Listener, Log,
     Ring, Service, Switch, SyncPolicy, WebSockets, file,
@@ -79,7 +80,7 @@ pub struct Options {
 
     /// Serve HTTP: /health, and the WebSockets /echo, /sink and /source; with --iggy-password-file also /, for Iggy's
     /// clients, /tail/STREAM/TOPIC/PARTITION, which pushes messages to browsers, and /events/STREAM/TOPIC, which appends
-    /// what is posted
+    /// what is posted; with --origin also /object/NAME
     #[arg(long, value_name = "ADDR")]
     pub http: Option<SocketAddr>,
 
@@ -141,6 +142,34 @@ pub struct Options {
     /// without the disk [default: 268435456]
     #[arg(long, value_name = "BYTES")]
     pub iggy_memory_max: Option<NonZeroUsize>,
+
+    /// Where the objects of /object/NAME come from: a server like http://host:80/path, whose name is resolved once, at
+    /// the start, or a directory, whose regular files are the objects. They are cached in memory
+    #[arg(long, value_name = "URL|DIR")]
+    pub origin: Option<String>,
+
+    /// Bytes of each chunk that objects are sent in, with Transfer-Encoding: chunked. 0: objects are sent with their
+    /// length [default: 0]
+    #[arg(long, value_name = "BYTES")]
+    pub chunk: Option<u32>,
+
+    /// Seconds that an object is fresh if its origin does not say [default: 60]
+    #[arg(long, value_name = "SECONDS")]
+    pub object_seconds: Option<u32>,
+
+    /// Seconds that an object is used after that while a new one is fetched, or the origin fails, if its origin does
+    /// not say [default: 60]
+    #[arg(long, value_name = "SECONDS")]
+    pub object_stale_seconds: Option<u32>,
+
+    /// Bytes that objects take in memory, over all workers, those included that clients still receive
+    /// [default: 268435456]
+    #[arg(long, value_name = "BYTES")]
+    pub object_memory_max: Option<NonZeroUsize>,
+
+    /// Bytes of the longest object. A longer one is answered 502 [default: 16777216]
+    #[arg(long, value_name = "BYTES")]
+    pub object_bytes_max: Option<NonZeroU32>,
 
     /// Implementation of the WebSocket protocol [default: native]
     #[cfg(feature = "tungstenite")]
@@ -270,6 +299,12 @@ impl Options {
             data: self.data.or(file.data),
             fsync: self.fsync.or(file.fsync),
             iggy_memory_max: self.iggy_memory_max.or(file.iggy_memory_max),
+            origin: self.origin.or(file.origin),
+            chunk: self.chunk.or(file.chunk),
+            object_seconds: self.object_seconds.or(file.object_seconds),
+            object_stale_seconds: self.object_stale_seconds.or(file.object_stale_seconds),
+            object_memory_max: self.object_memory_max.or(file.object_memory_max),
+            object_bytes_max: self.object_bytes_max.or(file.object_bytes_max),
             #[cfg(feature = "tungstenite")]
             engine: self.engine.or(file.engine),
             deflate: self.deflate.or(file.deflate),
@@ -305,6 +340,15 @@ impl Options {
         let data = data(self.data, self.fsync, self.iggy_password_file.is_some())?;
         let iggy =
             iggy(&listeners, self.iggy_user, self.iggy_password_file, self.iggy_memory_max, data)?;
+        let objects = ObjectOptions {
+            origin: self.origin,
+            chunk: self.chunk,
+            fresh_seconds: self.object_seconds,
+            stale_seconds: self.object_stale_seconds,
+            memory_max: self.object_memory_max,
+            object_bytes_max: self.object_bytes_max,
+        };
+        let objects = objects.into_config(&listeners)?;
         let defaults = Limits::default();
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         let linger_time =
@@ -344,6 +388,7 @@ impl Options {
             tls,
             websockets: WebSockets { engine, deflate, origins },
             iggy,
+            objects,
             limits: Limits {
                 connections_max,
                 message_bytes_max: self
@@ -417,6 +462,18 @@ impl Options {
                 SECONDS_MAX,
             ),
             ("iggy-memory-max", self.iggy_memory_max.map(NonZeroUsize::get), IGGY_MEMORY_BYTES_MAX),
+            ("object-seconds", self.object_seconds.map(|seconds| seconds as usize), SECONDS_MAX),
+            (
+                "object-stale-seconds",
+                self.object_stale_seconds.map(|seconds| seconds as usize),
+                SECONDS_MAX,
+            ),
+            (
+                "object-memory-max",
+                self.object_memory_max.map(NonZeroUsize::get),
+                OBJECT_MEMORY_BYTES_MAX,
+            ),
+            ("chunk", self.chunk.map(|bytes| bytes as usize), CHUNK_BYTES_MAX),
             ("linger-seconds", self.linger_seconds.map(as_usize), SECONDS_MAX),
             (
                 "drain-notice-seconds",
@@ -572,6 +629,12 @@ const IGGY_MEMORY_BYTES: usize = 256 << 20;
 
 /// No machine has more.
 const IGGY_MEMORY_BYTES_MAX: usize = 1 << 46;
+
+/// The same for `--object-memory-max`.
+const OBJECT_MEMORY_BYTES_MAX: usize = IGGY_MEMORY_BYTES_MAX;
+
+/// A block of an object in memory is as long as a chunk, and is copied as a whole.
+const CHUNK_BYTES_MAX: usize = 16 << 20;
 
 const fn as_usize(number: NonZeroU32) -> usize {
     number.get() as usize
@@ -746,8 +809,10 @@ mod tests {
     fn the_help_tells_the_defaults() {
         // Their defaults depend on the machine, are not a value, or need another option.
         const DESCRIBED: [&str; 4] = ["workers", "memory-max", "origins", "fsync"];
+        let dir = std::env::temp_dir();
         let configured = |flags: &[&str]| {
-            let always = ["owned-io-server", "--echo", "127.0.0.1:7"];
+            let objects = ["--http", "127.0.0.1:8", "--origin", dir.to_str().unwrap()];
+            let always = [&["owned-io-server", "--echo", "127.0.0.1:7"][..], &objects].concat();
             let enough = ["--workers", "1", "--memory-max", "1000000000000"];
             let flags = Flags::parse_from([&always[..], &enough, flags].concat());
             format!("{:?}", flags.into_config().unwrap())
@@ -756,7 +821,8 @@ mod tests {
             let option = arg.get_long().expect("there are no positional arguments");
             let help = arg.get_help().expect("each option has a help").to_string();
             let Some((_, default)) = help.split_once("[default: ") else {
-                let is_named = ["ADDR", "DIR", "FILE"].contains(&value_name(arg).unwrap());
+                let is_named =
+                    ["ADDR", "DIR", "FILE", "URL|DIR"].contains(&value_name(arg).unwrap());
                 assert!(is_named || option == "runtime", "--{option} names no default");
                 continue;
             };
@@ -778,6 +844,7 @@ mod tests {
             ("workers", "18446744073709551615"),
             ("workers", "1025"),
             ("connections-max", "18446744073709551615"),
+            ("chunk", "16777217"),
             ("stall-milliseconds-min", "3600001"),
         ];
         for (option, number) in absurd_times.chain(absurd_counts) {

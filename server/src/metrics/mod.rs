@@ -5,12 +5,14 @@
 //! |---|---|
 //! | `cells` | counters and histograms that one thread writes and any thread reads |
 //! | `worker` | what each worker counts |
+//! | `object` | what it counts of objects |
 //! | `cause` | why connections end |
 //! | `export` | Prometheus' text |
 
 mod cause;
 mod cells;
 mod export;
+mod object;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -24,6 +26,7 @@ pub use cause::CloseCause;
 pub use cells::{Counter, Gauge, Histogram};
 pub use export::Exporter;
 use export::{Feed, GROUP_BATCHES, SYNC_SECONDS};
+pub use object::{ObjectFetches, ObjectMetrics, ObjectRequests};
 use owned_io::{Clock, Executor, Receiver, Runtime, Sender, channel, select};
 pub use worker::{
     ConnectionMetrics, EventMetrics, Flow, IggyMetrics, LogMetrics, LogObserver, Refusal, Traffic,
@@ -34,6 +37,7 @@ use crate::config::{Config, Listener, Service};
 use crate::connection_limit::SharedConnectionLimit;
 use crate::context::Resources;
 use crate::iggy::workers::Hub;
+use crate::object::Objects;
 use crate::service::metrics::Answers;
 
 /// How long the other workers may take to reply. One that has more to do shows what it had the last time.
@@ -54,6 +58,7 @@ struct Shared {
     listeners: Vec<Listener>,
     limit: SharedConnectionLimit,
     hub: Option<Arc<Hub>>,
+    objects: Option<Arc<Objects>>,
     has_log: bool,
     runtime: &'static str,
     /// Set by the first worker.
@@ -80,6 +85,7 @@ impl Metrics {
         listeners: impl Iterator<Item = Listener>,
         limit: SharedConnectionLimit,
         hub: Option<Arc<Hub>>,
+        objects: Option<Arc<Objects>>,
     ) -> Self {
         let entry = |_| {
             let (requests, receiver) = channel(GATHERERS_MAX);
@@ -91,6 +97,7 @@ impl Metrics {
             listeners: listeners.collect(),
             limit,
             hub,
+            objects,
             has_log: config.iggy.as_ref().is_some_and(|iggy| iggy.data.is_some()),
             runtime: R::NAME,
             started: OnceLock::new(),
@@ -171,6 +178,9 @@ impl Metrics {
         for (id, worker) in shared.workers.iter().enumerate() {
             feed_worker(feed, &id.to_string(), &worker.metrics);
         }
+        if let Some(objects) = &shared.objects {
+            self.feed_objects(feed, objects);
+        }
         if let Some(hub) = &shared.hub {
             feed.gauge("owned_io_iggy_clients", &[], hub.clients().count() as f64);
             feed.gauge("owned_io_iggy_hop_queue_length", &[], hub.waiting() as f64);
@@ -244,6 +254,24 @@ impl Metrics {
             feed.counter("owned_io_received_messages_total", &labels, received);
             feed.counter("owned_io_sent_messages_total", &labels, sent);
         }
+    }
+
+    fn feed_objects(&self, feed: &Feed<'_>, objects: &Objects) {
+        let requests = ObjectRequests::default().all().map(|(label, _)| label);
+        for (index, found) in requests.into_iter().enumerate() {
+            let sum = self.sum(|worker| worker.objects.requests.all()[index].1.get());
+            feed.counter("owned_io_object_requests_total", &[("found", found)], sum);
+        }
+        let fetches = ObjectFetches::default().all().map(|(label, _)| label);
+        for (index, outcome) in fetches.into_iter().enumerate() {
+            let sum = self.sum(|worker| worker.objects.fetches.all()[index].1.get());
+            feed.counter("owned_io_object_fetches_total", &[("outcome", outcome)], sum);
+        }
+        let sent = self.sum(|worker| worker.objects.sent_bytes.get());
+        feed.counter("owned_io_object_sent_bytes_total", &[], sent);
+        let totals = objects.totals();
+        feed.gauge("owned_io_objects", &[], totals.objects as f64);
+        feed.gauge("owned_io_object_held_bytes", &[], totals.held_bytes as f64);
     }
 
     fn feed_iggy(&self, feed: &Feed<'_>) {

@@ -9,6 +9,7 @@ use owned_io_log::{Group, Observer};
 
 use super::CloseCause;
 use super::cells::{Counter, Gauge, Histogram};
+use super::object::ObjectMetrics;
 use crate::config::{Listener, Service};
 use crate::iggy::Status;
 
@@ -27,6 +28,8 @@ pub struct WorkerMetrics {
     pub events: EventMetrics,
     /// What the log on disk does.
     pub log: LogMetrics,
+    /// What clients get of objects, and what is fetched.
+    pub objects: ObjectMetrics,
     /// What only the worker's thread can read, as it was when somebody asked last.
     pub(super) gauges: WorkerGauges,
     listeners: [ListenerMetrics; Service::ALL.len() * 2],

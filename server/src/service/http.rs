@@ -1,8 +1,9 @@
-//! HTTP: the health of the server, and upgrades to WebSocket.
+//! HTTP: the health of the server, objects, and upgrades to WebSocket.
 //!
 //! | path | answer |
 //! |---|---|
 //! | `/health` | `ok` |
+//! | `/object/NAME` | an object of the origin: see [`object`] |
 //! | `/` | a WebSocket for Iggy's clients, if there is a password for them: see [`iggy`] |
 //! | `/echo` | a WebSocket: see [`websocket::echo`] |
 //! | `/echo?hops=app` | a WebSocket: see [`application::echo`] |
@@ -27,7 +28,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
-use owned_io::{Buffers, ByteStream, Clock, Runtime};
+use owned_io::{Buffers, ByteStream, Clock, Runtime, TRANSFER_BYTES_MAX};
 use owned_io_http::{self as engine, Connection, Parts, Request, Response};
 #[cfg(feature = "tungstenite")]
 use owned_io_tungstenite::{self as bridge, BufferGrowth};
@@ -40,7 +41,7 @@ use super::source::WRITE_BYTES_MAX;
 use super::streams::Refusal;
 use super::tail::{self, Tail, TailRequest};
 use super::websocket::{self, Messages, websocket_config};
-use super::{application, iggy};
+use super::{application, iggy, object};
 #[cfg(feature = "tungstenite")]
 use crate::config::Deflate;
 use crate::config::{Limits, WebSockets};
@@ -57,6 +58,10 @@ const WRITE_MAX: Duration = Duration::from_secs(10);
 /// How many bytes of answers wait to be written at most. The buffer for them has twice as many bytes at most, which is
 /// the least share of a connection: a client that reads no answers takes no memory that others need.
 const ANSWERS_BYTES_MAX: usize = 2 * 1024;
+
+/// How many bytes of answers that are sent by reference wait to be written at most, but one piece at least. What is
+/// queued is one write then, with its head and its framing, if chunks have up to 16 KiB.
+const SHARED_BYTES_MAX: usize = TRANSFER_BYTES_MAX - (4 + 16) * 1024;
 
 /// The bytes that the queue of a WebSocket may hold beyond a message: the messages that the source gathers for a
 /// write, or the answers to one read (the sink's answers to the shortest messages are 5/3 as long as these), and pongs.
@@ -204,6 +209,12 @@ async fn read_upgrade<R: Runtime, S: ByteStream>(
                 Box::pin(events::serve(&mut connection, request, ctx)).await.map_err(failure)?;
                 continue;
             }
+            Route::Object => {
+                // Boxed, so that a connection that asks for none is smaller.
+                let answering = Box::pin(object::answer::<R>(&mut connection, ctx));
+                answering.await.map_err(failure)?;
+                continue;
+            }
             Route::Answer(status, body) => Err((status, body)),
         };
         let service = match routed {
@@ -293,6 +304,7 @@ pub(super) const PLAIN_TEXT: (&str, &str) = ("Content-Type", "text/plain");
 pub(super) fn http_config(limits: Limits, idle_max: Duration) -> engine::Config {
     let mut config = engine::Config::default();
     config.limits.queue_bytes_max = ANSWERS_BYTES_MAX;
+    config.limits.queue_shared_bytes_max = SHARED_BYTES_MAX;
     config.timeouts.idle = idle_max;
     config.timeouts.write = WRITE_MAX;
     config.timeouts.close = limits.linger_time;
@@ -314,6 +326,8 @@ enum Route {
     Tail(TailRequest),
     /// Events in the body, or what is wrong with the request.
     Events(Result<EventsRequest, Refusal>),
+    /// An object.
+    Object,
 }
 
 /// The service of a WebSocket.
@@ -377,6 +391,7 @@ impl Route {
                 Ok(messages) => Self::Upgrade(SocketService::Source(messages)),
                 Err(why) => Self::Answer(400, why.into()),
             },
+            path if object::has_path(path) => Self::Object,
             path if TailRequest::has_path(path) => {
                 match TailRequest::decode(request, iggy.as_ref()) {
                     Ok(request) => Self::Tail(request),
@@ -384,7 +399,8 @@ impl Route {
                 }
             }
             _ => {
-                let paths = "the paths are /health, /echo, /sink, /source, /tail and /events\n";
+                let paths =
+                    "the paths are /health, /object, /echo, /sink, /source, /tail and /events\n";
                 Self::Answer(404, paths.into())
             }
         }

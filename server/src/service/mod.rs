@@ -7,6 +7,7 @@ pub mod events;
 pub mod http;
 pub mod iggy;
 pub(crate) mod metrics;
+pub mod object;
 pub mod sink;
 pub mod source;
 pub(crate) mod stalls;

@@ -1,8 +1,12 @@
 //! Answers to HTTP requests, and which pages may open a WebSocket.
 
 use std::io::{ErrorKind, Read, Write};
-use std::thread;
+use std::net::{Shutdown, TcpListener};
+use std::os::unix::fs::symlink;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use super::server::{ENGINES, RUNTIMES, Server};
 
@@ -202,6 +206,103 @@ fn pages_of_other_origins_are_refused() {
             ("403", "Origin: null\r\n"),
         ] {
             assert_eq!(upgrade(origin), status, "{engine:?}, {origin}");
+        }
+    }
+}
+
+/// Regular files of a directory, and nothing else of the machine.
+#[test]
+fn objects_come_from_a_directory() {
+    let dir = std::env::temp_dir().join(format!("owned-io-objects-{}", std::process::id()));
+    fs::create_dir_all(dir.join("subdirectory")).unwrap();
+    let whole: String = (0..300_000).map(|n| char::from(b'a' + (n % 26) as u8)).collect();
+    fs::write(dir.join("a.txt"), &whole).unwrap();
+    symlink("a.txt", dir.join("link")).unwrap();
+    symlink("/etc/passwd", dir.join("passwd")).unwrap();
+    symlink("/dev/zero", dir.join("zero")).unwrap();
+    for runtime in RUNTIMES {
+        let options = ["--http", "127.0.0.1:0", "--origin", dir.to_str().unwrap()];
+        let server = Server::start(runtime, &options);
+        let get = |target: &str, headers: &str| {
+            server.ask(0, &format!("GET {target} HTTP/1.1\r\nHost: a\r\n{headers}\r\n"))
+        };
+        for name in ["a.txt", "link", "a.txt"] {
+            let answer = get(&format!("/object/{name}"), "");
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{runtime}, {name}: {}", &answer[..100]);
+            assert!(answer.ends_with(&format!("\r\n\r\n{whole}")), "{runtime}, {name}");
+        }
+        let part = get("/object/a.txt", "Range: bytes=26-28\r\n");
+        assert!(part.starts_with("HTTP/1.1 206 ") && part.ends_with("\r\n\r\nabc"), "{part}");
+        for (name, status) in [
+            ("absent", 404),
+            ("passwd", 404),
+            ("zero", 404),
+            ("subdirectory", 404),
+            ("..", 400),
+            ("%2e%2e%2fetc%2fpasswd", 400),
+            ("/etc/passwd", 400),
+        ] {
+            let answer = get(&format!("/object/{name}"), "");
+            assert!(
+                answer.starts_with(&format!("HTTP/1.1 {status} ")),
+                "{runtime}, {name}: {answer}"
+            );
+        }
+    }
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+/// Two workers, and an origin that takes its time: it is asked once.
+#[test]
+fn objects_come_from_a_server_once() {
+    const CLIENTS: usize = 50;
+    let body = "b".repeat(500_000);
+    for runtime in RUNTIMES {
+        let origin = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/p", origin.local_addr().unwrap());
+        let asked = Arc::new(AtomicUsize::new(0));
+        let (counted, sent) = (Arc::clone(&asked), body.clone());
+        thread::spawn(move || {
+            for stream in origin.incoming() {
+                let mut stream = stream.unwrap();
+                counted.fetch_add(1, Ordering::SeqCst);
+                let mut request = Vec::new();
+                while !request.ends_with(b"\r\n\r\n") {
+                    let mut byte = [0];
+                    stream.read_exact(&mut byte).unwrap();
+                    request.extend(byte);
+                }
+                assert!(request.starts_with(b"GET /p/a HTTP/1.1\r\n"));
+                thread::sleep(Duration::from_millis(300));
+                write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", sent.len())
+                    .unwrap();
+                let (first, rest) = sent.split_at(100_000);
+                stream.write_all(first.as_bytes()).unwrap();
+                thread::sleep(Duration::from_millis(300));
+                stream.write_all(rest.as_bytes()).unwrap();
+                let _ = stream.shutdown(Shutdown::Write);
+            }
+        });
+        for chunk in ["0", "4096"] {
+            asked.store(0, Ordering::SeqCst);
+            let options = ["--http", "127.0.0.1:0", "--origin", &url, "--chunk", chunk];
+            let server = Server::start(runtime, &options);
+            let request = "GET /object/a HTTP/1.1\r\nHost: a\r\n\r\n";
+            thread::scope(|scope| {
+                for _ in 0..CLIENTS {
+                    scope.spawn(|| {
+                        let answer = server.ask(0, request);
+                        assert!(answer.starts_with("HTTP/1.1 200 "), "{runtime}");
+                        let count = answer.bytes().filter(|byte| *byte == b'b').count();
+                        // Some digits of chunks and of the entity tag are letters too.
+                        assert!(
+                            (body.len()..body.len() + 500).contains(&count),
+                            "{runtime}: {count}"
+                        );
+                    });
+                }
+            });
+            assert_eq!(asked.load(Ordering::SeqCst), 1, "{runtime}");
         }
     }
 }

@@ -1,0 +1,100 @@
+//! The task that fetches an object.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use owned_io::{Clock, Files, Pool, Runtime, coop};
+use tracing::warn;
+
+use super::{directory, http, within};
+use crate::log_limit::LogLimit;
+use crate::metrics::WorkerMetrics;
+use crate::object::{Failure, Fetch, Origin, Transfer};
+
+/// How long an object may wait for a connection to the origin, of which there are 256. Clients that wait
+/// longer leave.
+pub const WAIT_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How long the origin may take to answer once it has the request, up to the end of the head: as long as we give clients
+/// for theirs. A directory has as long to open a file.
+pub const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How long the origin may send nothing of a body: several retransmissions. A read of a file may take as long.
+pub const PIECE_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How long an object may take as a whole: 16 MiB at half a Mbit/s. An origin that sends a byte now and then would
+/// otherwise hold a connection for ever.
+pub const FETCH_TIME_MAX: Duration = Duration::from_secs(300);
+
+/// What one read of an origin's body brings at most, in bytes.
+pub(super) const READ_BYTES_MAX: usize = 64 * 1024;
+
+/// How many buffers for reads are kept: 1 MiB.
+pub(super) const READS_IDLE_MAX: usize = 16;
+
+/// How many readers are woken before other tasks have their turn.
+const WOKEN_MAX: usize = 64;
+
+/// The work of waking a reader, in nanoseconds.
+const WAKE_NANOS: u64 = 100;
+
+/// Fetches an object, and wakes its readers.
+pub(super) async fn run<R: Runtime + Files>(
+    mut fetch: Fetch,
+    pool: Pool,
+    log: Rc<RefCell<LogLimit>>,
+    metrics: Arc<WorkerMetrics>,
+) {
+    let outcome = ask::<R>(&mut fetch, &pool).await;
+    let fetches = &metrics.objects.fetches;
+    match outcome {
+        Ok(Outcome::Complete) => fetches.complete.add(1),
+        Ok(Outcome::Missing) => fetches.missing.add(1),
+        Err(failure) => {
+            fetches.failed.add(1);
+            if let Some(suppressed) = log.borrow_mut().admit(R::now()) {
+                warn!(name = fetch.name(), %failure, suppressed, "an object cannot be fetched");
+            }
+            fetch.fail(failure, R::now());
+        }
+    }
+    wake::<R>(fetch.transfer()).await;
+}
+
+/// What the origin has.
+pub(super) enum Outcome {
+    /// The object.
+    Complete,
+    /// No such object.
+    Missing,
+}
+
+async fn ask<R: Runtime + Files>(fetch: &mut Fetch, pool: &Pool) -> Result<Outcome, Failure> {
+    let objects = Arc::clone(fetch.objects());
+    let permits = objects.connections();
+    let _permit = match permits.try_acquire() {
+        Some(permit) => permit,
+        None => {
+            let waited = within::<R, _>(WAIT_TIME_MAX, permits.acquire()).await;
+            waited.map_err(|_| Failure::Busy)?
+        }
+    };
+    match &objects.config().origin {
+        Origin::Http(origin) => http::fetch::<R>(origin, fetch, pool).await,
+        Origin::Directory(directory) => directory::fetch::<R>(directory, fetch).await,
+    }
+}
+
+/// Wakes the readers that wait, and lets other tasks run in between.
+pub(super) async fn wake<C: Clock>(transfer: &Transfer) {
+    // Who begins to wait later has seen the change.
+    let mut left = transfer.waiting();
+    while left > 0 {
+        transfer.wake(WOKEN_MAX);
+        coop::consume(left.min(WOKEN_MAX) as u64 * WAKE_NANOS);
+        left = left.saturating_sub(WOKEN_MAX);
+        coop::yield_if_exhausted::<C>().await;
+    }
+}
