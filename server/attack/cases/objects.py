@@ -1,6 +1,7 @@
 """Objects: names that lead elsewhere, origins that fail, and many clients of one object."""
 
 import os
+import signal
 import socket
 import struct
 import threading
@@ -171,6 +172,33 @@ def absent_origin(ctx):
         port = free.getsockname()[1]
     with ctx.fresh("--origin", f"http://127.0.0.1:{port}") as server:
         expect(status(ask(server)) == 502, "another status")
+
+
+@case("objects: a drain while an object arrives", "the whole object for each, and exit status 0", "waiting")
+def drained(ctx):
+    whole = os.urandom(200_000)
+
+    def answer(sock, _):
+        sock.sendall(head(f"Content-Length: {len(whole)}"))
+        for at in range(0, len(whole), 20_000):
+            sock.sendall(whole[at : at + 20_000])
+            time.sleep(0.3)
+
+    # The client that has missed leaves. Its worker goes on for the clients of the other one.
+    with serving(ctx, answer, "--workers", "2") as (server, _):
+        first, *others = [connect(server.addr()) for _ in range(8)]
+        first.sendall(get("/object/a"))
+        time.sleep(0.3)
+        for sock in others:
+            sock.sendall(get("/object/a"))
+        time.sleep(0.3)
+        first.close()
+        server.signal(signal.SIGTERM)
+        for sock in others:
+            with sock:
+                expect(body(read_to_end(sock, 20)) == whole, "not the whole object")
+        code = server.ended(5)
+        expect(code == 0, f"exit status {code}")
 
 
 @case("objects: 300 clients that ask for 1 MB each and do not read", "a bounded memory, and others served", "alone")
