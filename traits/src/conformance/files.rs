@@ -612,7 +612,7 @@ pub async fn a_lock_ends_with_its_file<R: Runtime + Files>() {
 /// "A lock is held until such a write has ended": who gets the lock next finds a file that no longer changes. "It may be
 /// cut even later, as for a dropped write": also after a dropped `set_len`.
 pub async fn a_lock_is_held_until_dropped_writes_have_ended<R: Runtime + Files>() {
-    const ROUNDS: u64 = if cfg!(miri) { 2 } else { 20 };
+    const ROUNDS: u64 = if cfg!(miri) { 4 } else { 40 };
     const BYTES: usize = support::scaled(FILE_TRANSFER_BYTES_MAX);
     let scratch = Scratch::<R>::new().await;
     for round in 0..ROUNDS {
@@ -621,7 +621,8 @@ pub async fn a_lock_is_held_until_dropped_writes_have_ended<R: Runtime + Files>(
         let write = |number: u64| {
             let (file, bytes, offset) = (&file, vec![2; BYTES], number * BYTES as u64);
             Box::pin(async move {
-                match number % 3 {
+                // A round has one kind of them, or all.
+                match if round % 4 == 3 { number % 3 } else { round % 4 } {
                     0 => drop(file.write_at(bytes, offset).await),
                     1 => {
                         let mut bufs = IoVec::new();
