@@ -171,11 +171,17 @@ on!("compio", compio, owned_io_compio::Compio);
 on!("monoio", monoio, owned_io_monoio::Monoio);
 on!("glommio", glommio, owned_io_glommio::Glommio);
 
-fn a_blocked_worker_is_shown_while_it_lasts<R: Runtime + Files>() {
+/// A server of two workers, of which one is blocked until the sender is dropped. Each `started` of a type of its own would
+/// be a whole server in this program, whose symbols the detector reads within a bound.
+fn start_with_a_blocked_worker<R: Runtime + Files>(flags: &[&str]) -> (Server, Sender<()>) {
     let (end, ended): (Sender<()>, _) = channel();
     let ended = Arc::new(Mutex::new(ended));
-    let flags = [&["--workers", "2"], &FLAGS[..]].concat();
-    let server = Server::start::<R>(&flags, true, move || waits_for_nobody(&ended));
+    let flags = [&["--workers", "2"], &FLAGS[..], flags].concat();
+    (Server::start::<R>(&flags, true, move || waits_for_nobody(&ended)), end)
+}
+
+fn a_blocked_worker_is_shown_while_it_lasts<R: Runtime + Files>() {
+    let (server, end) = start_with_a_blocked_worker::<R>(&[]);
     let addr = server.addresses[0];
 
     let is_blocked = |incident: &Value| {
@@ -204,10 +210,7 @@ fn a_blocked_worker_is_shown_while_it_lasts<R: Runtime + Files>() {
 
 /// Clients then wait in the accept queue, which is no accept starvation. What a look saw is shown with a stall.
 fn a_server_at_its_limit_says_so<R: Runtime + Files>() {
-    let (end, ended): (Sender<()>, _) = channel();
-    let ended = Arc::new(Mutex::new(ended));
-    let flags = [&["--workers", "2", "--connections-max", "1"], &FLAGS[..]].concat();
-    let server = Server::start::<R>(&flags, true, move || waits_for_nobody(&ended));
+    let (server, end) = start_with_a_blocked_worker::<R>(&["--connections-max", "1"]);
     let [admin, http] = server.addresses[..] else { panic!("two listeners") };
     // The kernel brings about half of them to the worker that does not stall, and it may serve two.
     let clients: Vec<_> = (0..32).map(|_| TcpStream::connect(http).unwrap()).collect();
