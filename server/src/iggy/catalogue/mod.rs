@@ -3,7 +3,7 @@
 //!
 //! A pure state machine. A method that asks for a change checks it and returns a [`Record`], and changes nothing;
 //! [`apply`](Catalogue::apply) makes the change. So a journal can store each record before it counts, and replaying
-//! the records gives the same state. [`snapshot`](Catalogue::snapshot) is a shorter list of records for the same state.
+//! the records gives the same state. [`to_bytes`](Catalogue::to_bytes) is a shorter list of records for the same state.
 //!
 //! # Numbers
 //! Streams are numbered from 0, topics in their stream too, and consumer groups in their topic. A number is never used
