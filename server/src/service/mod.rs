@@ -6,6 +6,7 @@ pub mod echo;
 pub mod http;
 pub mod iggy;
 pub(crate) mod metrics;
+pub mod page;
 pub mod sink;
 pub mod source;
 pub(crate) mod stalls;

@@ -122,12 +122,29 @@ fn place(path: &str) -> Result<TailPlace, Refusal> {
     Ok(TailPlace { stream, topic, partition })
 }
 
-/// A number, or a name that a stream or topic can have.
+/// The partition that is named so, without escapes.
+///
+/// # Errors
+/// The answer: 404.
+pub(in crate::service) fn place_of(
+    stream: &str,
+    topic: &str,
+    partition: u32,
+) -> Result<TailPlace, Refusal> {
+    let stream = number_or_name(stream).ok_or_else(|| not_there("stream", stream))?;
+    let topic = number_or_name(topic).ok_or_else(|| not_there("topic", topic))?;
+    Ok(TailPlace { stream, topic, partition })
+}
+
 fn identifier(part: &str) -> Option<WireIdentifier> {
-    let decoded = percent_decoded(part)?;
-    match number(&decoded) {
+    number_or_name(&percent_decoded(part)?)
+}
+
+/// A number, or a name that a stream or topic can have.
+fn number_or_name(text: &str) -> Option<WireIdentifier> {
+    match number(text) {
         Some(number) => Some(WireIdentifier::numeric(number)),
-        None => WireIdentifier::named(Name::new(&decoded)?.as_str()).ok(),
+        None => WireIdentifier::named(Name::new(text)?.as_str()).ok(),
     }
 }
 
@@ -182,7 +199,7 @@ fn not_there(what: &str, named: &str) -> Refusal {
     (404, format!("{what} {} is not there\n", quoted(named)).into())
 }
 
-fn not_found(place: &TailPlace, status: Status) -> Refusal {
+pub(super) fn not_found(place: &TailPlace, status: Status) -> Refusal {
     let named = |what, identifier: &WireIdentifier| match identifier {
         WireIdentifier::Numeric(number) => not_there(what, &number.to_string()),
         WireIdentifier::String(name) => not_there(what, name),
@@ -239,6 +256,23 @@ mod tests {
         ] {
             let (status, body) = place(path).unwrap_err();
             assert!(status == 404 && body.contains(culprit), "{path}: {status} {body}");
+        }
+    }
+
+    #[test]
+    fn a_place_has_names_and_numbers_without_escapes() {
+        let place = |stream, topic| TailPlace { stream, topic, partition: 3 };
+        let percent = place(named("%37"), WireIdentifier::numeric(7));
+        assert_eq!(place_of("%37", "7", 3), Ok(percent));
+        assert_eq!(place_of("a b", "ß", 3), Ok(place(named("a b"), named("ß"))));
+        for (stream, topic, culprit) in [
+            ("", "t", "stream \"\""),
+            ("a/b", "t", "stream \"a/b\""),
+            ("s", "\0", "topic \"\\0\""),
+            ("s", &*"n".repeat(256), "topic"),
+        ] {
+            let (status, body) = place_of(stream, topic, 3).unwrap_err();
+            assert!(status == 404 && body.contains(culprit), "{status} {body}");
         }
     }
 
