@@ -8,7 +8,7 @@
 //! | [`source`](service::source) | asks for messages, and receives them |
 //! | [`iggy`](service::iggy) | sends messages to streams and polls them, by Iggy's protocol |
 //! | [`http`](service::http) | asks for the server's health, for an [object](service::object), or for one of the four over WebSocket, or sends [events](service::events) |
-//! | [`admin`](service::admin) | asks for the server's health, its stalls and its metrics, however busy the server is |
+//! | [`admin`](service::admin) | asks for a page about the server, its health, its stalls and its metrics, however busy the server is |
 //!
 //! With feature `tls`, each of them but the last is available over TLS too. To sink, and from source, a message on TCP
 //! is its length (`u32`, little-endian) and then that many bytes.

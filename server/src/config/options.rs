@@ -84,8 +84,8 @@ pub struct Options {
     #[arg(long, value_name = "ADDR")]
     pub http: Option<SocketAddr>,
 
-    /// Serve /health, /stalls and /metrics to operators, with a connection limit of its own: it answers even if all
-    /// other connections are taken. For an address that clients cannot reach
+    /// Serve a page at /, /health, /stalls and /metrics to operators, with a connection limit of its own: it answers even
+    /// if all other connections are taken. For an address that clients cannot reach
     #[arg(long, value_name = "ADDR")]
     pub admin: Option<SocketAddr>,
 

@@ -63,6 +63,18 @@ impl Histogram {
         self.sum.add(value);
     }
 
+    /// The greatest value of each range but the last.
+    pub(super) const fn bounds(&self) -> &'static [u64] {
+        self.bounds
+    }
+
+    /// How many values there were in each range of `histograms`, which have the same bounds.
+    pub(super) fn sum_counts(histograms: &[&Self]) -> Vec<u64> {
+        let ranges = 0..histograms.first().map_or(0, |first| first.counts.len());
+        let sum = |index: usize| histograms.iter().map(|one| one.counts[index].get()).sum();
+        ranges.map(sum).collect()
+    }
+
     /// Appends the sum of `histograms`, which have the same bounds, to `text` in Prometheus' text format.
     pub(super) fn write(text: &mut String, name: &str, help: &str, histograms: &[&Self]) {
         let Some(first) = histograms.first() else { return };
@@ -95,6 +107,8 @@ mod tests {
             one.record(value);
         }
         other.record(1_001);
+        assert_eq!(Histogram::sum_counts(&[&one, &other]), [2, 2, 0, 1]);
+        assert_eq!(one.bounds(), [10, 100, 1_000]);
         let mut text = String::new();
         Histogram::write(&mut text, "n", "Some help.", &[&one, &other]);
         let expected = "# HELP n Some help.\n# TYPE n histogram\n\

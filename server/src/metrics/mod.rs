@@ -8,11 +8,13 @@
 //! | `object` | what it counts of objects |
 //! | `cause` | why connections end |
 //! | `export` | Prometheus' text |
+//! | `totals` | what the page of operators shows |
 
 mod cause;
 mod cells;
 mod export;
 mod object;
+mod totals;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -28,6 +30,7 @@ pub use export::Exporter;
 use export::{Feed, GROUP_BATCHES, SYNC_SECONDS};
 pub use object::{ObjectFetches, ObjectMetrics, ObjectRequests};
 use owned_io::{Clock, Executor, Receiver, Runtime, Sender, channel, select};
+pub(crate) use totals::Totals;
 pub use worker::{
     ConnectionMetrics, EventMetrics, Flow, IggyMetrics, LogMetrics, LogObserver, Refusal, Traffic,
     WorkerMetrics,
@@ -39,9 +42,10 @@ use crate::context::Resources;
 use crate::iggy::workers::Hub;
 use crate::object::Objects;
 use crate::service::metrics::Answers;
+use crate::service::page::Views;
 
 /// How long the other workers may take to reply. One that has more to do shows what it had the last time.
-const GATHER_TIME_MAX: Duration = Duration::from_millis(100);
+pub(crate) const GATHER_TIME_MAX: Duration = Duration::from_millis(100);
 
 /// How many who gather may wait for a worker. It replies to all of them in one turn; those beyond do not wait for it.
 const GATHERERS_MAX: NonZeroUsize = NonZeroUsize::new(16).expect("it is not zero");
@@ -65,6 +69,7 @@ struct Shared {
     started: OnceLock<SystemTime>,
     exporter: Exporter,
     answers: Answers,
+    views: Views,
 }
 
 #[derive(Debug)]
@@ -103,6 +108,7 @@ impl Metrics {
             started: OnceLock::new(),
             exporter: config.exporter.clone(),
             answers: Answers::default(),
+            views: Views::default(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -110,6 +116,11 @@ impl Metrics {
     /// The answers of `/metrics`, which all workers share.
     pub(crate) fn answers(&self) -> &Answers {
         &self.shared.answers
+    }
+
+    /// What the workers share of the page of operators.
+    pub(crate) fn views(&self) -> &Views {
+        &self.shared.views
     }
 
     /// What a worker counts.
@@ -132,11 +143,11 @@ impl Metrics {
         }));
     }
 
-    /// Asks each worker for what only its thread can read.
+    /// Asks each worker for what only its thread can read. Returns whether all that were asked have replied in time.
     ///
     /// # Cancellation
     /// Safe.
-    pub(crate) async fn gather<R: Clock>(&self) {
+    pub(crate) async fn gather<R: Clock>(&self) -> bool {
         let (reply, mut replied) = channel::<()>(NonZeroUsize::MIN);
         for worker in &self.shared.workers {
             // An error: the worker has ended, or enough others wait for it.
@@ -144,7 +155,8 @@ impl Metrics {
         }
         drop(reply);
         // Nothing is received: it ends with the last reply.
-        let _ = select(pin!(replied.receive::<R>()), R::sleep(GATHER_TIME_MAX)).await;
+        let replied = select(pin!(replied.receive::<R>()), R::sleep(GATHER_TIME_MAX)).await;
+        replied.first.is_some()
     }
 
     /// The text of all metrics. None while the exporter is being set up.
@@ -228,18 +240,23 @@ impl Metrics {
         }
     }
 
-    fn feed_traffic(&self, feed: &Feed<'_>) {
+    /// The places in [`Traffic::all`] of what the listeners serve.
+    fn served_flows(&self) -> Vec<usize> {
         let serves = |service| self.shared.listeners.iter().any(|it| it.service == service);
         let has_http = serves(Service::Http);
-        for (index, (service, transport, _)) in Traffic::default().all().into_iter().enumerate() {
-            let is_served = match (service, transport) {
-                ("iggy", _) if self.shared.hub.is_none() => false,
-                (_, "websocket") => has_http,
-                _ => Service::ALL.into_iter().any(|it| it.name() == service && serves(it)),
-            };
-            if !is_served {
-                continue;
-            }
+        let is_served = |service, transport| match (service, transport) {
+            ("iggy", _) if self.shared.hub.is_none() => false,
+            (_, "websocket") => has_http,
+            _ => Service::ALL.into_iter().any(|it| it.name() == service && serves(it)),
+        };
+        let flows = Traffic::default().all().map(|(service, transport, _)| (service, transport));
+        let flows = flows.into_iter().enumerate();
+        flows.filter(|(_, flow)| is_served(flow.0, flow.1)).map(|(index, _)| index).collect()
+    }
+
+    fn feed_traffic(&self, feed: &Feed<'_>) {
+        for index in self.served_flows() {
+            let (service, transport, _) = Traffic::default().all()[index];
             let labels = [("service", service), ("transport", transport)];
             let sum = |of: fn(&Flow) -> &Counter| {
                 self.sum(|worker| of(worker.traffic.all()[index].2).get())

@@ -267,7 +267,7 @@ pub(super) fn handshake_request<'b>(
 }
 
 /// Answers a request for an upgrade that is refused, and ends the connection.
-async fn refuse<C: Clock>(
+pub(super) async fn refuse<C: Clock>(
     connection: &mut Connection<C, impl ByteStream>,
     refusal: handshake::Refusal,
 ) -> Result<(), engine::Error> {
@@ -312,7 +312,7 @@ pub(super) fn http_config(limits: Limits, idle_max: Duration) -> engine::Config 
 }
 
 /// The error of the service for one of HTTP. [`CloseCause`](crate::metrics::CloseCause) finds it inside.
-fn failure(error: engine::Error) -> Error {
+pub(super) fn failure(error: engine::Error) -> Error {
     Error::Io(error.into())
 }
 

@@ -8,6 +8,7 @@ pub mod http;
 pub mod iggy;
 pub(crate) mod metrics;
 pub mod object;
+pub mod page;
 pub mod sink;
 pub mod source;
 pub(crate) mod stalls;

@@ -46,14 +46,16 @@ fn is_admitted(header: Option<&[u8]>, credentials: &Credentials) -> bool {
 /// # Errors
 /// The answer: 404. `what` is what the part names.
 pub(super) fn identifier(what: &str, part: &str) -> Result<WireIdentifier, Refusal> {
-    let decode = || {
-        let decoded = String::from_utf8(percent_decoded(part)?).ok()?;
-        match number(&decoded) {
-            Some(number) => Some(WireIdentifier::numeric(number)),
-            None => WireIdentifier::named(Name::new(&decoded)?.as_str()).ok(),
-        }
-    };
+    let decode = || number_or_name(&String::from_utf8(percent_decoded(part)?).ok()?);
     decode().ok_or_else(|| not_there(what, part))
+}
+
+/// The stream or the topic that `text` names: by a number, or by a name that it can have.
+pub(super) fn number_or_name(text: &str) -> Option<WireIdentifier> {
+    match number(text) {
+        Some(number) => Some(WireIdentifier::numeric(number)),
+        None => WireIdentifier::named(Name::new(text)?.as_str()).ok(),
+    }
 }
 
 /// A number of digits alone.

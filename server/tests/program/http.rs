@@ -51,7 +51,8 @@ fn http_follows_its_rfcs() {
                 (505, "GET /health HTTP/1.2\r\nHost: a"),
                 (200, "GET http://example.com/health HTTP/1.1\r\nHost: example.com"),
                 (200, "GET http://example.com/health?verbose HTTP/1.1\r\nHost: example.com"),
-                (404, "GET http://example.com HTTP/1.1\r\nHost: example.com"),
+                // The path is `/`, and admins have a page there.
+                ([404, 200][service], "GET http://example.com HTTP/1.1\r\nHost: example.com"),
                 (405, "OPTIONS /health HTTP/1.1\r\nHost: a"),
                 (501, "OPTIONS * HTTP/1.1\r\nHost: a"),
                 (501, "CONNECT a:80 HTTP/1.1\r\nHost: a:80"),

@@ -153,7 +153,7 @@ fn decimal_len(number: u64) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use iggy_binary_protocol::message_layout::{
         MSG_OFFSET_OFFSET, MSG_PAYLOAD_LEN_OFFSET, MSG_TIMESTAMP_OFFSET, WIRE_MESSAGE_HEADER_SIZE,
     };
@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    fn stored(offset: u64, timestamp: u64, payload: &[u8]) -> Vec<u8> {
+    pub(in super::super) fn stored(offset: u64, timestamp: u64, payload: &[u8]) -> Vec<u8> {
         let mut message = vec![0; WIRE_MESSAGE_HEADER_SIZE];
         let len = (payload.len() as u32).to_le_bytes();
         message[MSG_OFFSET_OFFSET..][..8].copy_from_slice(&offset.to_le_bytes());

@@ -56,10 +56,13 @@
 //! [`Topic`](owned_io_websocket::Topic) sends it to all who are at the end. Everybody else reads for itself until
 //! its next message is the next of the feed. Then it subscribes, in the same poll, so that nothing is published
 //! meanwhile. Engines of tungstenite have no topics: there, each connection always reads for itself.
+//!
+//! `preview` is not part of this: it reads for the [page](super::page) of operators.
 
 mod feed;
 mod format;
 mod log;
+mod preview;
 mod request;
 
 use std::ops::ControlFlow;
@@ -75,7 +78,8 @@ pub use feed::Feeds;
 use feed::{Feed, FeedKey};
 pub use format::BINARY_PROTOCOL;
 use format::Format;
-pub(super) use request::TailRequest;
+pub(super) use preview::{PUSH_BYTES_MAX, Preview};
+pub(super) use request::{TailRequest, place_of};
 
 use super::websocket::{close_if_refused, while_receiving};
 use crate::context::{Context, Resources};
@@ -138,13 +142,14 @@ pub(super) async fn serve<R: Runtime>(
         let reason = end.to_string();
         outgoing.close(CloseFrame { code: end.code(), reason: &reason }).await
     };
-    while_receiving(ignore_messages(incoming, close), pushing).await
+    while_receiving(ignore_messages(incoming, close, "a tail only listens"), pushing).await
 }
 
-/// Receives until the connection is closed. Closes it if the client talks too much.
-async fn ignore_messages(
+/// Receives until the connection is closed. Closes it for this reason if the client talks too much.
+pub(super) async fn ignore_messages(
     incoming: &mut impl AnyIncoming,
     close: impl Fn(CloseFrame<'_>),
+    reason: &str,
 ) -> Result<(), Error> {
     let (mut messages, mut bytes) = (0_u64, 0_u64);
     loop {
@@ -153,7 +158,7 @@ async fn ignore_messages(
         messages += u64::from(piece.last);
         bytes += piece.bytes as u64;
         if messages > IGNORED_MESSAGES_MAX || bytes > IGNORED_BYTES_MAX {
-            close(CloseFrame { code: Some(CloseCode::POLICY), reason: "a tail only listens" });
+            close(CloseFrame { code: Some(CloseCode::POLICY), reason });
         }
     }
 }
@@ -236,7 +241,7 @@ impl Tail {
 
 /// Why a tail ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     /// Messages were removed, and the format cannot say so.
     Lost { from: u64, to: u64 },
     /// A message is longer than the limit.
@@ -248,7 +253,7 @@ enum End {
 }
 
 impl End {
-    const fn code(self) -> Option<CloseCode> {
+    pub(super) const fn code(self) -> Option<CloseCode> {
         match self {
             Self::Lost { .. } => CloseCode::new(4000),
             Self::TooLarge { .. } => Some(CloseCode::TOO_LARGE),

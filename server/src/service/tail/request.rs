@@ -12,7 +12,9 @@ use crate::iggy::Status;
 use crate::iggy::broker::tail::{TailPlace, TailStart};
 use crate::iggy::workers::Iggy;
 use crate::service::http::{handshake_request, quoted};
-use crate::service::streams::{Refusal, admit, identifier, not_there, number, unknown};
+use crate::service::streams::{
+    Refusal, admit, identifier, not_there, number, number_or_name, unknown,
+};
 
 /// A request for a tail whose client has the password.
 #[derive(Debug)]
@@ -100,6 +102,20 @@ fn place(path: &str) -> Result<TailPlace, Refusal> {
     Ok(TailPlace { stream, topic, partition })
 }
 
+/// The partition that is named so, without escapes.
+///
+/// # Errors
+/// The answer: 404.
+pub(in crate::service) fn place_of(
+    stream: &str,
+    topic: &str,
+    partition: u32,
+) -> Result<TailPlace, Refusal> {
+    let stream = number_or_name(stream).ok_or_else(|| not_there("stream", stream))?;
+    let topic = number_or_name(topic).ok_or_else(|| not_there("topic", topic))?;
+    Ok(TailPlace { stream, topic, partition })
+}
+
 fn begin(query: &str) -> Result<Begin, Refusal> {
     let mut begin = None;
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
@@ -123,7 +139,7 @@ fn begin(query: &str) -> Result<Begin, Refusal> {
     Ok(begin.unwrap_or(Begin::Next))
 }
 
-fn not_found(place: &TailPlace, status: Status) -> Refusal {
+pub(super) fn not_found(place: &TailPlace, status: Status) -> Refusal {
     match status {
         Status::StreamIdNotFound => unknown("stream", &place.stream),
         Status::TopicIdNotFound => unknown("topic", &place.topic),
@@ -178,6 +194,23 @@ mod tests {
         ] {
             let (status, body) = place(path).unwrap_err();
             assert!(status == 404 && body.contains(culprit), "{path}: {status} {body}");
+        }
+    }
+
+    #[test]
+    fn a_place_has_names_and_numbers_without_escapes() {
+        let place = |stream, topic| TailPlace { stream, topic, partition: 3 };
+        let percent = place(named("%37"), WireIdentifier::numeric(7));
+        assert_eq!(place_of("%37", "7", 3), Ok(percent));
+        assert_eq!(place_of("a b", "ß", 3), Ok(place(named("a b"), named("ß"))));
+        for (stream, topic, culprit) in [
+            ("", "t", "stream \"\""),
+            ("a/b", "t", "stream \"a/b\""),
+            ("s", "\0", "topic \"\\0\""),
+            ("s", &*"n".repeat(256), "topic"),
+        ] {
+            let (status, body) = place_of(stream, topic, 3).unwrap_err();
+            assert!(status == 404 && body.contains(culprit), "{status} {body}");
         }
     }
 
