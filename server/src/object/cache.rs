@@ -35,7 +35,7 @@ pub struct Objects {
     ledger: Arc<Ledger>,
     /// Never held across an await.
     cache: Mutex<Cache>,
-    connections: Semaphore,
+    connections: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -93,7 +93,7 @@ impl Objects {
             block_bytes: block_bytes(config.chunk_bytes),
             ledger: Arc::new(Ledger::new(config.memory_max)),
             cache: Mutex::default(),
-            connections: Semaphore::new(CONNECTIONS_MAX),
+            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             config,
         }
     }
@@ -104,7 +104,7 @@ impl Objects {
     }
 
     /// Permits for connections to the origin.
-    pub const fn connections(&self) -> &Semaphore {
+    pub const fn connections(&self) -> &Arc<Semaphore> {
         &self.connections
     }
 

@@ -50,6 +50,11 @@ impl CacheControl {
         }
     }
 
+    /// Nobody else may get the answer, whatever its headers say.
+    pub const fn forbid(&mut self) {
+        self.is_forbidden = true;
+    }
+
     /// How long what is missing counts as missing: `time_max` at most.
     pub fn missing_time(&self, time_max: Duration) -> Duration {
         match self.shared_max_age.or(self.max_age) {

@@ -89,7 +89,10 @@ fn who_joins_gets_what_is_there_and_then_the_rest() {
         [chunked(&whole[60_000..]), b"0\r\n\r\n".to_vec()].concat(),
     );
     let by_end = (answer("Server: x", first), whole[60_000..].to_vec());
-    for (beginning, rest) in [by_length, by_chunks, by_end] {
+    // An end of the connection may be that of the origin's process: such an object is not kept.
+    for (beginning, rest, requests) in
+        [(by_length.0, by_length.1, 1), (by_chunks.0, by_chunks.1, 1), (by_end.0, by_end.1, 2)]
+    {
         simulate(async || {
             let (beginning, rest) = (beginning.clone(), rest.clone());
             let origin = FakeOrigin::start(async move |_, stream| {
@@ -116,7 +119,7 @@ fn who_joins_gets_what_is_there_and_then_the_rest() {
                 assert!(answer.await.unwrap().body() == whole);
             }
             assert!(server.get("/object/a").await.body() == whole);
-            assert_eq!(origin.count(), 1);
+            assert_eq!(origin.count(), requests);
         });
     }
 }
@@ -273,6 +276,8 @@ fn a_client_gets_the_part_that_it_asks_for_or_is_told_that_it_has_it() {
                 (beyond.status, beyond.header("Content-Range")),
                 (416, Some("bytes */300000"))
             );
+            // The answer is for nobody else.
+            assert_eq!(beyond.header("Cache-Control"), Some("no-store"));
             let same = server.get_with("/object/a", "If-None-Match: \"origin\"\r\n").await;
             assert_eq!((same.status, same.raw.len(), same.header("Content-Type")), (304, 0, None));
             assert_eq!(same.header("ETag"), Some("\"origin\""));

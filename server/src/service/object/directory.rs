@@ -1,27 +1,37 @@
 //! Reads an origin that is a directory.
 
 use std::io;
+use std::rc::Rc;
 
-use owned_io::{BufResult, File, Files, OpenMode, OwnedReadAt, Runtime, coop};
+use async_lock::SemaphoreGuardArc;
+use owned_io::{BufResult, File, Files, OpenMode, OwnedReadAt, Runtime, coop, is_exhaustion};
 
 use super::fetch::{FETCH_TIME_MAX, HEAD_TIME_MAX, Outcome, PIECE_TIME_MAX, wake};
 use super::within;
 use crate::object::{BLOCK_BYTES, CacheControl, Directory, Failure, Fetch, Head};
 
 /// Reads an object from a file. It has the length that the file has when it is opened.
+///
+/// On a disk that hangs, what has begun cannot be ended, and may hold a thread of the process. Each operation is a task
+/// that keeps `permit` until it has ended, so such a disk never holds more threads and files than there are permits.
 pub(super) async fn fetch<R: Runtime + Files>(
     directory: &Directory,
     fetch: &mut Fetch,
+    permit: &Rc<SemaphoreGuardArc>,
 ) -> Result<Outcome, Failure> {
     let finder = directory.finder(fetch.name());
-    let opening = async {
+    let held = Rc::clone(permit);
+    let opening = R::spawn(async move {
+        let _held = held;
         let path = R::spawn_blocking(finder).await.map_err(|_| io::ErrorKind::Other)??;
         let file = R::open(&path, OpenMode::Read).await?;
         let length = file.size().await?;
-        io::Result::Ok((file, length))
-    };
-    let (file, length) = match within::<R, _>(HEAD_TIME_MAX, opening).await? {
+        io::Result::Ok((Rc::new(file), length))
+    });
+    let opened = within::<R, _>(HEAD_TIME_MAX, opening).await?;
+    let (file, length) = match opened.map_err(|_| Failure::Unreadable)? {
         Ok(opened) => opened,
+        Err(error) if is_exhaustion(&error) => return Err(Failure::Busy),
         Err(error) if is_missing(&error) => {
             fetch.missing(404, &CacheControl::default(), R::now());
             return Ok(Outcome::Missing);
@@ -42,7 +52,13 @@ pub(super) async fn fetch<R: Runtime + Files>(
             buf = Vec::with_capacity(wanted);
         }
         let time = PIECE_TIME_MAX.min(deadline.saturating_duration_since(R::now()));
-        let BufResult(read, back) = within::<R, _>(time, file.read_at(buf, at)).await?;
+        let (held, of) = (Rc::clone(permit), Rc::clone(&file));
+        let reading = R::spawn(async move {
+            let _held = held;
+            of.read_at(buf, at).await
+        });
+        let read = within::<R, _>(time, reading).await?;
+        let BufResult(read, back) = read.map_err(|_| Failure::Unreadable)?;
         buf = back;
         match read {
             Ok(0) => return Err(Failure::Truncated),

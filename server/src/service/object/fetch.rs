@@ -1,14 +1,16 @@
 //! The task that fetches an object.
 
 use std::cell::RefCell;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use owned_io::{Clock, Files, Pool, Runtime, coop};
+use async_lock::{Semaphore, SemaphoreGuardArc};
+use owned_io::{Clock, Files, Pool, Runtime, coop, select};
 use tracing::warn;
 
-use super::{directory, http, within};
+use super::{directory, http};
 use crate::log_limit::LogLimit;
 use crate::metrics::WorkerMetrics;
 use crate::object::{Failure, Fetch, Origin, Transfer};
@@ -74,17 +76,32 @@ pub(super) enum Outcome {
 async fn ask<R: Runtime + Files>(fetch: &mut Fetch, pool: &Pool) -> Result<Outcome, Failure> {
     let objects = Arc::clone(fetch.objects());
     let permits = objects.connections();
-    let _permit = match permits.try_acquire() {
+    let permit = match permits.try_acquire_arc() {
         Some(permit) => permit,
         None => {
-            let waited = within::<R, _>(WAIT_TIME_MAX, permits.acquire()).await;
-            waited.map_err(|_| Failure::Busy)?
+            let permit = wait::<R>(permits).await?;
+            // The cache and this fetch have a handle each. Nobody waits for the object any more, and others may.
+            if Arc::strong_count(fetch.transfer()) <= 2 {
+                return Err(Failure::Busy);
+            }
+            permit
         }
     };
     match &objects.config().origin {
         Origin::Http(origin) => http::fetch::<R>(origin, fetch, pool).await,
-        Origin::Directory(directory) => directory::fetch::<R>(directory, fetch).await,
+        Origin::Directory(directory) => {
+            directory::fetch::<R>(directory, fetch, &Rc::new(permit)).await
+        }
     }
+}
+
+/// Waits for a connection to the origin.
+async fn wait<R: Clock>(permits: &Arc<Semaphore>) -> Result<SemaphoreGuardArc, Failure> {
+    let waiting = pin!(permits.acquire_arc());
+    let waited = select(waiting, R::sleep(WAIT_TIME_MAX)).await.first;
+    // Permits that are released together wake one waiter (async-lock 3.5). It wakes the next one by releasing another.
+    drop(permits.try_acquire());
+    waited.ok_or(Failure::Busy)
 }
 
 /// Wakes the readers that wait, and lets other tasks run in between.
@@ -96,5 +113,34 @@ pub(super) async fn wake<C: Clock>(transfer: &Transfer) {
         coop::consume(left.min(WOKEN_MAX) as u64 * WAKE_NANOS);
         left = left.saturating_sub(WOKEN_MAX);
         coop::yield_if_exhausted::<C>().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use owned_io::Executor;
+    use owned_io_sim::Sim;
+
+    use super::*;
+
+    #[test]
+    fn connections_that_are_released_together_go_to_as_many_who_wait() {
+        owned_io_sim::block_on(async {
+            let permits = Arc::new(Semaphore::new(3));
+            let held: Vec<_> = (0..3).map(|_| permits.try_acquire_arc().unwrap()).collect();
+            let waiting: Vec<_> = (0..3)
+                .map(|_| {
+                    let permits = Arc::clone(&permits);
+                    Sim::spawn(async move { wait::<Sim>(&permits).await })
+                })
+                .collect();
+            Sim::sleep(WAIT_TIME_MAX / 2).await;
+            drop(held);
+            let mut granted = Vec::new();
+            for waited in waiting {
+                granted.push(waited.await.unwrap().expect("nobody else takes one"));
+            }
+            assert!(permits.try_acquire().is_none());
+        });
     }
 }

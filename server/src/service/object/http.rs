@@ -29,7 +29,7 @@ pub(super) async fn fetch<R: Runtime>(
     let head_by = R::now() + HEAD_TIME_MAX;
     answer.ask::<R>(origin.request(fetch.name())).await?;
     let mut decoder = HeadDecoder::new();
-    let (response, received, used) = loop {
+    let (mut response, received, used) = loop {
         let received = answer.read::<R>(head_by, Failure::NoAnswer).await?;
         if received.is_empty() {
             return Err(Failure::NoAnswer);
@@ -45,6 +45,10 @@ pub(super) async fn fetch<R: Runtime>(
             return Ok(Outcome::Missing);
         }
         status => return Err(Failure::Status(status)),
+    }
+    if response.body == ResponseBody::UntilEnd {
+        // An origin that is killed in the middle ends its connection too. Nobody can tell that from the end of the object.
+        response.control.forbid();
     }
     let mut body = Body::new(response.body, fetch.objects().config().object_bytes_max);
     fetch.begin(response.head, &response.control)?;

@@ -284,7 +284,9 @@ async fn send<R: Runtime>(
         Choice::Whole => (Response::new(200), 0..length.unwrap_or(u64::MAX)),
         Choice::Part(part, length) => (Response::partial(part.clone(), length), part),
         Choice::Unsatisfiable(length) => {
-            let response = Response::unsatisfiable(length).with_headers(headers.as_slice());
+            // Without the headers of the object: a cache in front could keep this answer for as long as the object.
+            let headers = [("Cache-Control", "no-store"), ("Accept-Ranges", "bytes")];
+            let response = Response::unsatisfiable(length).with_headers(&headers);
             return connection.respond(&response, "").await.map(|()| 0);
         }
         Choice::NotModified => {
