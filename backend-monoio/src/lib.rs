@@ -72,6 +72,8 @@
 //!   other task ran once in 3 s. To yield, sleep for zero.
 //! - Tasks that wake each other without a pause keep timers from firing, and wakes from other threads from
 //!   arriving. With `defer_taskrun` I/O stops too. A sleep of zero avoids this as well.
+//! - A waker must begin no operation when it is woken or dropped. monoio does both while it uses the ring, and does not
+//!   check it. The wakers of tasks, and those of this workspace, begin none.
 //! - monoio panics where the kernel refuses a submission for another reason than that it is busy.
 //!   Such a panic ends `block_on`, and leaks the tasks that wait then.
 //! - `block_on` waits at its end for the reads and writes of files that were dropped, for at most two seconds. If some are

@@ -218,6 +218,7 @@ fn answers_that_nobody_reads_are_held_by_their_connections() {
         let worker = Worker::new(&server, 64 << 20);
         for (request, held_min, len) in [
             (poll_from(1, 1), HALF, 16 + 64 + HALF),
+            (poll_from(0, 1), 2 * HALF, 16 + 64 + 100 + HALF), // a part of the batch holds all of it
             (poll_from(0, 2), 2 * HALF, 16 + 2 * 64 + 100 + 2 * HALF),
             (get_topic("many").repeat(10), 40_000, 40_055),
         ] {

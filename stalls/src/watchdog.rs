@@ -436,6 +436,7 @@ impl<'a> Watchdog<'a> {
     /// Whether the reporter has the message, or will have it. If it has fallen behind, because a subscriber blocks, an
     /// end waits here: a stall that was reported must not last for ever in the log and in metrics.
     fn send(&mut self, message: Message) -> bool {
+        self.send_again(); // an end that waits comes before the next beginning
         match self.reports.try_send(message) {
             Ok(()) => true,
             Err(TrySendError::Full(Message { incident, event }))

@@ -254,7 +254,7 @@ async fn answer<R: Runtime>(
     ctx: &Context,
 ) -> Result<(), Error> {
     let mut answer_room = ReservedRoom::<R>::new(ctx, &request);
-    if answer_room.is_short() {
+    if answer_room.is_short() || outgoing.queued_bytes() > LIST_BYTES {
         // What is queued may be what the answer would wait for.
         drop(answer_room);
         outgoing.flush().await?;
@@ -262,11 +262,12 @@ async fn answer<R: Runtime>(
     }
     let answer = session.answer::<R>(request, &mut answer_room).await;
     let shared_bytes = answer.iter().filter(|piece| is_shared(piece)).map(Bytes::len).sum();
+    let room = answer_room.reservation.bytes();
     answer_room.reservation.force(0); // the queue reserves the same bytes, before any other connection can
     queue(answer, outgoing).await?;
     if shared_bytes > 0 {
         // The next answer waits for this one, because what it shares may be as long again.
-        answer_room.reservation.force(shared_bytes);
+        answer_room.reservation.force(room.max(shared_bytes));
         outgoing.flush().await?;
     }
     coop::yield_if_exhausted::<R>().await;

@@ -161,9 +161,10 @@ impl Unwind {
         let left = &mut self.table_bytes_left;
         let mut section = |name: &str| {
             let section = file.section_by_name(name)?;
-            *left = left.checked_sub(section.size())?;
             let range = section.address()..section.address().checked_add(section.size())?;
-            Some((range, section.data().ok()?.to_vec()))
+            let data = section.data().ok()?;
+            *left = left.checked_sub(section.size())?;
+            Some((range, data.to_vec()))
         };
         let (eh_frame_svma, eh_frame) = section(".eh_frame").unzip();
         let (eh_frame_hdr_svma, eh_frame_hdr) = section(".eh_frame_hdr").unzip();

@@ -305,10 +305,13 @@ fn select(
         selected.push(StoredBatch { base_offset, count: taken, bytes, ..batch });
     }
     let bytes = bytes_of(&selected);
-    if bytes > bytes_max {
-        return Err(ReadError::TooLong(bytes));
+    // A part of a batch holds all of it.
+    let is_copied = bytes < found_bytes / 2;
+    let held_bytes = if is_copied { bytes } else { found_bytes };
+    if held_bytes > bytes_max {
+        return Err(ReadError::TooLong(held_bytes));
     }
-    if bytes < found_bytes / 2 {
+    if is_copied {
         for batch in &mut selected {
             batch.bytes = copied(std::mem::take(&mut batch.bytes));
         }
