@@ -113,7 +113,7 @@ pub fn accept_yields_while_descriptors_are_exhausted<R: Runtime>(config: &R::Con
         let mut peer = clients(addr);
         peer.request::<R>("connect 40").await;
         limit_descriptors(open_descriptors() as u64 + 10);
-        let errors = accept_and_expect_yields::<R>(&mut listener, 60).await;
+        let errors = accept_and_expect_yields::<R>(&mut listener, 60, None).await;
         expect_at_least(40, "failed accepts", errors);
     });
 }
