@@ -113,8 +113,8 @@ pub(super) async fn pair_with<R: Runtime>(
     (client, server)
 }
 
-/// Accepts `times` times, or until the client with the address `last`. Panics if an accept after an error does not wait, or if no other task runs meanwhile. Returns
-/// the number of errors.
+/// Accepts `times` times, or until the client with the address `last`. Panics if an accept after an error does not wait,
+/// or if no other task runs meanwhile. Returns the number of errors.
 pub(super) async fn accept_and_expect_yields<R: Runtime>(
     listener: &mut R::TcpListener,
     times: u32,
