@@ -91,6 +91,8 @@ struct OngoingStall {
     /// The heart's count of late beats when the stall began. When the count rises, the stall is over.
     late_beats: u64,
     absent_looks: u32,
+    /// When the failed probe began that was there when the looks last showed it.
+    failed_probe_ms: Option<u64>,
     began: Instant,
     /// Whether a report of it was written: then its end is, too.
     is_reported: bool,
@@ -224,6 +226,17 @@ impl<'a> Watchdog<'a> {
             self.shared.pool_threads.copy_to(&mut threads);
             threads.drain(..).for_each(|thread| self.check_thread(&thread));
             self.pool_threads = threads;
+        } else {
+            // Without a baseline from now, waits from long before would have to be taken for those of the next stall.
+            let mut hearts = std::mem::take(&mut self.hearts);
+            self.shared.hearts.copy_to(&mut hearts);
+            hearts.drain(..).for_each(|heart| {
+                let late = heart.late().map_or(Duration::ZERO, |(_, late)| late);
+                if late < self.shared.config.threshold {
+                    self.take_baseline(&heart, late);
+                }
+            });
+            self.hearts = hearts;
         }
         if is_look_due {
             self.check_process();
@@ -393,6 +406,7 @@ impl<'a> Watchdog<'a> {
                 next_report_ms: 0,
                 late_beats,
                 absent_looks: 0,
+                failed_probe_ms: None,
                 began,
                 is_reported,
             }

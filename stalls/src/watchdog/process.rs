@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Subject, Watchdog};
-use crate::evidence::Evidence;
+use crate::evidence::{Evidence, ProbeOutcome};
 use crate::verdict::{Class, Confidence, judge};
 
 /// An incident of the process is over when so many looks in a row do not show it.
@@ -23,6 +23,7 @@ impl Watchdog<'_> {
                 && finding.confidence >= Confidence::Likely
                 && !(is_heart_late && follows_from_late_heart(finding.class))
         });
+        let failed_probe_ms = failed_probe_ms(&evidence);
         let known: Vec<Subject> = self.open.keys().copied().collect();
         for subject in known {
             let Subject::Process(class) = subject else { continue };
@@ -31,6 +32,11 @@ impl Watchdog<'_> {
                 continue; // it may last or be over
             }
             let Some(open) = self.open.get_mut(&subject) else { continue };
+            if is_there {
+                open.failed_probe_ms = failed_probe_ms;
+            } else if is_probed(class) && lasts_until_next(open.failed_probe_ms, failed_probe_ms) {
+                continue; // the next probe tells
+            }
             open.absent_looks = if is_there { 0 } else { open.absent_looks + 1 };
             if open.absent_looks >= ABSENT_LOOKS {
                 self.close(subject, None);
@@ -42,6 +48,9 @@ impl Watchdog<'_> {
                 self.open.get(&subject).map_or(Duration::ZERO, |open| open.began.elapsed());
             if self.is_report_due(subject, lasted) {
                 self.report(subject, "", lasted, 0, evidence.clone());
+                if let Some(open) = self.open.get_mut(&subject) {
+                    open.failed_probe_ms = failed_probe_ms;
+                }
             }
         }
     }
@@ -59,6 +68,24 @@ fn follows_from_late_heart(class: Class) -> bool {
     )
 }
 
+/// When the last probe began, if it was not answered. It stays evidence until there is another one, although the looks
+/// from its time are forgotten.
+fn failed_probe_ms(evidence: &Evidence) -> Option<u64> {
+    let probe = evidence.looks.last()?.probe.as_ref()?;
+    let is_failed = matches!(probe.outcome, ProbeOutcome::NoByte | ProbeOutcome::NoConnection);
+    is_failed.then_some(probe.at_ms)
+}
+
+/// Whether a probe may be the only evidence.
+fn is_probed(class: Class) -> bool {
+    matches!(class, Class::AcceptStarvation | Class::LostAccept)
+}
+
+/// Whether the probe that failed `before` is still the last one.
+fn lasts_until_next(before: Option<u64>, now: Option<u64>) -> bool {
+    before.is_some() && before == now
+}
+
 /// Whether the looks cannot show that a fault is over: it would look the same while a heart is late, or connections have
 /// not been inspected twice since one was.
 fn is_hidden(class: Class, is_heart_late: bool, evidence: &Evidence) -> bool {
@@ -69,13 +96,14 @@ fn is_hidden(class: Class, is_heart_late: bool, evidence: &Evidence) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
     use std::sync::Arc;
     use std::sync::mpsc::sync_channel;
 
     use super::*;
     use crate::Config;
     use crate::detector::Shared;
-    use crate::evidence::{Listener, Look};
+    use crate::evidence::{Listener, Look, ProbeResult};
     use crate::fork::Process;
 
     const HEART: Subject = Subject::Heart(1);
@@ -135,6 +163,32 @@ mod tests {
             watchdog.close(HEART, None);
             (0..ABSENT_LOOKS).for_each(|_| watchdog.check_process());
             assert_eq!(incidents(), [(Class::AcceptStarvation, false)]);
+        });
+    }
+
+    /// A probe is made now and then, and the looks of its time are forgotten before the next one.
+    #[test]
+    fn what_a_probe_has_shown_lasts_until_the_next_probe() {
+        let addr = ([127, 0, 0, 1], 80).into();
+        let look = |at_ms: u64, probe_ms: u64, outcome| {
+            let listener = Listener { addr, inode: 1, queue: 0, backlog: 1_024, dropped: None };
+            let (took_ms, limit_ms, silent) = (1_000, 1_000, 3);
+            let probe = ProbeResult { addr, at_ms: probe_ms, took_ms, limit_ms, outcome, silent };
+            Look { at_ms, listeners: vec![listener], probe: Some(probe), ..Look::default() }
+        };
+        let looks = |from: u64, probe_ms, outcome| -> VecDeque<Look> {
+            (0..8).map(|number| look(from + 500 * number, probe_ms, outcome)).collect()
+        };
+        let seen = looks(8_000, 10_000, ProbeOutcome::NoByte);
+        watch(seen.into(), |watchdog, incidents| {
+            watchdog.check_process();
+            assert_eq!(incidents(), [(Class::LostAccept, true)]);
+            watchdog.looks = looks(14_000, 10_000, ProbeOutcome::NoByte);
+            (0..2 * ABSENT_LOOKS).for_each(|_| watchdog.check_process());
+            assert_eq!(incidents(), [(Class::LostAccept, true)], "there was no other probe");
+            watchdog.looks = looks(21_000, 20_000, ProbeOutcome::Answered);
+            (0..ABSENT_LOOKS).for_each(|_| watchdog.check_process());
+            assert_eq!(incidents(), [(Class::LostAccept, false)]);
         });
     }
 
