@@ -18,9 +18,9 @@ const INCIDENTS_MAX: usize = 16;
 const REPORTS_PER_MINUTE: u32 = 12;
 
 /// How much of the program's symbols is read while a worker stalls: the names of functions fit (3 MB in a release build,
-/// 17 MB in an unoptimised one), and the lines of small programs. It is held for a minute, next to what clients can make
-/// the server hold.
-const SYMBOL_BYTES_MAX: usize = 24 << 20;
+/// 27 MB in an unoptimised one with all runtimes), and the lines of small programs. It is held for a minute, next to what
+/// clients can make the server hold.
+const SYMBOL_BYTES_MAX: usize = 32 << 20;
 
 /// Whether workers are watched for stalls, and by what. Clones are the same.
 ///
