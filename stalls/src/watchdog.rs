@@ -217,26 +217,25 @@ impl<'a> Watchdog<'a> {
         if is_look_due {
             self.look(false);
         }
+        let mut hearts = std::mem::take(&mut self.hearts);
+        self.shared.hearts.copy_to(&mut hearts);
+        for heart in hearts.drain(..) {
+            if are_hearts_checked {
+                self.check_heart(&heart);
+                continue;
+            }
+            // Without a baseline from now, waits from long before would have to be taken for those of the next stall.
+            let late = heart.late().map_or(Duration::ZERO, |(_, late)| late);
+            if late < self.shared.config.threshold {
+                self.take_baseline(&heart, late);
+            }
+        }
+        self.hearts = hearts;
         if are_hearts_checked {
-            let mut hearts = std::mem::take(&mut self.hearts);
-            self.shared.hearts.copy_to(&mut hearts);
-            hearts.drain(..).for_each(|heart| self.check_heart(&heart));
-            self.hearts = hearts;
             let mut threads = std::mem::take(&mut self.pool_threads);
             self.shared.pool_threads.copy_to(&mut threads);
             threads.drain(..).for_each(|thread| self.check_thread(&thread));
             self.pool_threads = threads;
-        } else {
-            // Without a baseline from now, waits from long before would have to be taken for those of the next stall.
-            let mut hearts = std::mem::take(&mut self.hearts);
-            self.shared.hearts.copy_to(&mut hearts);
-            hearts.drain(..).for_each(|heart| {
-                let late = heart.late().map_or(Duration::ZERO, |(_, late)| late);
-                if late < self.shared.config.threshold {
-                    self.take_baseline(&heart, late);
-                }
-            });
-            self.hearts = hearts;
         }
         if is_look_due {
             self.check_process();
