@@ -15,10 +15,6 @@ use super::statistics::Summary;
 use super::stopping;
 use crate::load::UsageSnapshot;
 
-/// How long the windows of a row and its baseline in a round are, in ms. Starting the programs of a round takes about as
-/// long.
-const ROUND_MS: u32 = 800;
-
 /// How long the server runs before each window, in ms: its data are then in the caches, not the other server's.
 const LEAD_MS: u32 = 5;
 
@@ -224,7 +220,7 @@ impl Round<'_> {
         let round = self.round_number(row);
         let mut figures = Vec::new();
         // Four windows at least: row, baseline, baseline, row.
-        let quads = (ROUND_MS / (4 * self.pairing.window_ms)).max(1) as usize;
+        let quads = (self.pairing.round_ms / (4 * self.pairing.window_ms)).max(1) as usize;
         for quad in 0..quads {
             let [first, second] =
                 if (round + quad) % 2 == 1 { [row, baseline] } else { [baseline, row] };
@@ -340,7 +336,8 @@ mod tests {
     use super::super::results::tests::sample;
     use super::*;
 
-    const PAIRING: Pairing = Pairing { window_ms: 50, width_percent: 2.0, row_seconds: 10.0 };
+    const PAIRING: Pairing =
+        Pairing { window_ms: 50, round_ms: 800, width_percent: 2.0, row_seconds: 10.0 };
 
     /// A baseline and two rows.
     fn measured() -> MeasuredWorkload {

@@ -306,7 +306,8 @@ pub(crate) mod tests {
     #[test]
     fn pairs_say_how_many_they_are_and_why_they_ended() {
         let mut results = results(&["x"], 8);
-        let pairing = Pairing { window_ms: 100, width_percent: 3.0, row_seconds: 5.0 };
+        let pairing =
+            Pairing { window_ms: 100, round_ms: 800, width_percent: 3.0, row_seconds: 5.0 };
         results.workloads[0].workload.pairing = Some(pairing);
         let mut tables = tables(&results, &[[0.975, 1.0, 1.01]]);
         let summary = Summary { median: 1.0, low: 0.975, high: 1.01, rounds: 8 };

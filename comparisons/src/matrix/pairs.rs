@@ -10,6 +10,10 @@ use serde::{Deserialize, Serialize};
 use super::results::Row;
 use super::statistics::{PAIRED_ROUNDS_MIN, Summary};
 
+/// How long the windows of a row and its baseline in a round are, in ms. Starting the programs of a round takes about as
+/// long.
+pub(crate) const ROUND_MS: u32 = 800;
+
 /// A server that uses more of a core while it has nothing to do spins, in per cent.
 pub(crate) const IDLE_PERCENT_MAX: f64 = 2.0;
 
@@ -19,6 +23,9 @@ pub(crate) const IDLE_PERCENT_MAX: f64 = 2.0;
 pub(crate) struct Pairing {
     /// The length of a window.
     pub(crate) window_ms: u32,
+    /// How long the windows of a row and its baseline in a round are, all together.
+    #[serde(default = "round_ms")]
+    pub(crate) round_ms: u32,
     /// A row is finished when its interval reaches at most so far to either side of the median, in per cent.
     pub(crate) width_percent: f64,
     /// A row is finished after so many [`seconds`](Pairs::seconds).
@@ -97,6 +104,11 @@ impl PairedRatio {
     pub(crate) fn has_interval(&self) -> bool {
         self.summary.rounds >= PAIRED_ROUNDS_MIN
     }
+}
+
+/// Of results from before it could be chosen.
+const fn round_ms() -> u32 {
+    ROUND_MS
 }
 
 /// The ratio of each round: the geometric mean of the middle half of its pairs. A round in which a figure was zero has

@@ -12,7 +12,7 @@ use toml::{Table, Value};
 use super::Failure;
 use super::axis::grouped;
 use super::figures::Figure;
-use super::pairs::Pairing;
+use super::pairs::{Pairing, ROUND_MS};
 use super::servers::{Baseline, Server, Servers, list};
 use super::workload::{PlannedRow, Workload, service};
 use crate::load::{Load, WINDOW_MS_MAX};
@@ -210,6 +210,7 @@ impl Entry {
         }
         let pairing = Pairing {
             window_ms: self.window_ms.get(),
+            round_ms: ROUND_MS,
             width_percent: self.width,
             row_seconds: self.row_seconds,
         };

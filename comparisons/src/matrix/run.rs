@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::host::Host;
 use super::overview::Overview;
+use super::pairs::ROUND_MS;
 use super::plan::{Filter, Plan};
 use super::results::{self, MeasuredWorkload, Results};
 use super::servers::Server;
@@ -46,6 +47,9 @@ const QUICK_SECONDS: f64 = 280.0;
 
 /// How long `--quick` measures at a time, at most.
 const QUICK_WINDOW: NonZeroSeconds = NonZeroSeconds::of::<1>();
+
+/// How long the windows of a row and its baseline in a round are with `--quick`, in ms: half as long as otherwise.
+const QUICK_ROUND_MS: u32 = ROUND_MS / 2;
 
 /// The least share of their time that rows in pairs have with `--quick`: enough for the rounds that an interval needs.
 const QUICK_SHARE_MIN: f64 = 0.43;
@@ -205,6 +209,7 @@ fn fit(workloads: &mut [MeasuredWorkload], seconds: f64) {
     for measured in workloads.iter_mut() {
         if let Some(pairing) = &mut measured.workload.pairing {
             pairing.row_seconds *= share;
+            pairing.round_ms = QUICK_ROUND_MS;
         }
     }
     while all(workloads) > seconds {

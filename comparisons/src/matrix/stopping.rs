@@ -34,7 +34,8 @@ mod tests {
     use super::super::statistics::Summary;
     use super::*;
 
-    const PAIRING: Pairing = Pairing { window_ms: 50, width_percent: 2.0, row_seconds: 10.0 };
+    const PAIRING: Pairing =
+        Pairing { window_ms: 50, round_ms: 800, width_percent: 2.0, row_seconds: 10.0 };
 
     /// Noise from a fixed seed.
     struct Noise(u64);

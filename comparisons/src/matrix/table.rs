@@ -159,7 +159,8 @@ impl Cost {
 /// How a workload was measured, in a sentence.
 pub(crate) fn method(measured: &MeasuredWorkload) -> String {
     let (done, planned) = (measured.rounds_done(), measured.rounds);
-    let Some(Pairing { window_ms, width_percent, row_seconds }) = measured.workload.pairing else {
+    let Some(Pairing { window_ms, width_percent, row_seconds, .. }) = measured.workload.pairing
+    else {
         return if done < planned {
             format!("Rounds: {done} of {planned}.")
         } else {
@@ -371,7 +372,8 @@ mod tests {
         assert_eq!(method(measured), "Rounds: 3.");
         measured.rounds = 5;
         assert_eq!(method(measured), "Rounds: 3 of 5.");
-        let pairing = Pairing { window_ms: 100, width_percent: 2.0, row_seconds: 5.0 };
+        let pairing =
+            Pairing { window_ms: 100, round_ms: 800, width_percent: 2.0, row_seconds: 5.0 };
         measured.workload.pairing = Some(pairing);
         for (row, stopped) in [(1, None), (2, Some(StopReason::TimeOver))] {
             measured.rows[row].pairs = Some(Pairs { stopped, ..Pairs::default() });
