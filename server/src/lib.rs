@@ -43,7 +43,8 @@
 //!
 //! | the connection ends | the wait for the client | by |
 //! |---|---|---|
-//! | a WebSocket: by a close, or by a failure that the client is told with a close code | `--linger-seconds` | `read_driver.rs` of `owned-io-websocket`, `incoming.rs` of the bridge |
+//! | a WebSocket: both have sent their close frame, and nothing came behind the client's | none: the client sends no more | `read_driver.rs` of `owned-io-websocket` |
+//! | any other close of a WebSocket, or a failure that the client is told with a close code | `--linger-seconds` | the same, `incoming.rs` of the bridge |
 //! | the last HTTP answer, for example a refusal | `--linger-seconds`, or 1 MiB of what the client still sends | `connection/end.rs` of `owned-io-http` |
 //! | HTTP: 408, an idle connection, and one that waits for its client when the drain begins | none: nothing is read any more | the same |
 //! | TLS: a handshake that fails, or a connection that fails later | `--linger-seconds`, or 6 MiB | `handshake.rs` and `stream.rs` of `owned-io-tls` |

@@ -71,7 +71,8 @@ pub struct StreamConfig {
     /// s. Pings do not replace it: a peer that sends but never reads is alive, and makes the
     /// program hold a queue for ever.
     pub write_timeout: Option<Duration>,
-    /// How long the peer may take for its part of the closing handshake, and to end the stream. The
+    /// How long the peer may take for its part of the closing handshake, and then to end the stream
+    /// where we [wait](crate::stream::Incoming::receive) for that. The
     /// time begins when the peer last accepted some of the close frame or of the data before it.
     /// Default 5 s: enough for two round trips and some lost packets.
     pub close_timeout: Duration,

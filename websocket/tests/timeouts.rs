@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::pin::pin;
 use std::time::Duration;
 
-use common::{BINARY, CONTINUATION, FIN, PING, PONG, Role, TEXT, frame};
+use common::{BINARY, CLOSE, CONTINUATION, FIN, PING, PONG, Role, TEXT, frame};
 use ends::{
     NORMAL, Protocol, buffers, pair, raw_client, read_to_end, request, seconds_since, simulate,
 };
@@ -18,7 +18,7 @@ use owned_io::{
 use owned_io_sim::{Sim, pipe};
 use owned_io_websocket::handshake::{Offer, Refusal};
 use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, accept, connect};
-use owned_io_websocket::{Config, Timeout, Violation};
+use owned_io_websocket::{CloseCode, CloseFrame, Config, Timeout, Violation};
 
 #[test]
 fn a_silent_peer_is_pinged_and_then_closed() {
@@ -326,6 +326,47 @@ fn a_close_that_is_not_answered_ends_after_the_close_timeout() {
         let error = waiting.await.unwrap();
         assert!(matches!(error, Error::Protocol(Protocol::Timeout(Timeout::Close))));
         assert_eq!(seconds_since(start), 5);
+    });
+}
+
+/// The client keeps its side of the stream open: whichever closes first, the server is the first to end the stream
+/// (RFC 6455 section 7.1.1).
+#[test]
+fn a_server_does_not_wait_once_both_have_closed() {
+    const CLOSE_NORMAL: &[u8] = b"\x03\xE8";
+    simulate(|| async {
+        for server_begins in [false, true] {
+            let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
+            let start = Sim::now();
+            let serving = Sim::spawn(async move {
+                if server_begins {
+                    let frame = CloseFrame { code: Some(CloseCode::NORMAL), reason: "" };
+                    server.outgoing.close(frame).await.unwrap();
+                }
+                assert_eq!(server.incoming.receive().await.unwrap(), None);
+            });
+            let close = frame(Role::Server, FIN | CLOSE, CLOSE_NORMAL);
+            raw.write_all(close).await.into_result().unwrap();
+            serving.await.unwrap();
+            assert_eq!(seconds_since(start), 0);
+            assert_eq!(read_to_end(&mut raw).await, b"\x88\x02\x03\xE8");
+        }
+    });
+}
+
+/// It must not. The server reads on, because it would reset the connection otherwise, and the client might not see the
+/// close frame.
+#[test]
+fn a_client_that_sends_behind_its_close_frame_has_the_close_timeout() {
+    simulate(|| async {
+        let mut bytes = frame(Role::Server, FIN | CLOSE, b"\x03\xE8");
+        bytes.extend_from_slice(&[0; 100]);
+        // With the request, so that one read brings both.
+        let (mut server, mut raw) = raw_client(Config::default(), buffers(), &bytes).await;
+        let start = Sim::now();
+        assert_eq!(server.incoming.receive().await.unwrap(), None);
+        assert_eq!(seconds_since(start), 5);
+        assert_eq!(read_to_end(&mut raw).await, b"\x88\x02\x03\xE8");
     });
 }
 

@@ -39,7 +39,9 @@ impl<H: OwnedRead> Incoming<H> {
     }
 
     /// Waits for the next message. Returns `None` once the connection has closed normally (RFC 6455
-    /// section 7), and on every later call.
+    /// section 7), and on every later call. A client first waits until the server has ended the
+    /// stream. A server does not wait for the client's end, unless the client has sent something
+    /// behind its close frame.
     ///
     /// A message in one frame that fits the pool's buffers is borrowed from the buffer it was
     /// received in: nothing is copied or allocated. Other messages are assembled in one buffer,
@@ -230,8 +232,9 @@ impl<H: OwnedRead> Incoming<H> {
                 Ok(ReceiveStatus::BudgetExhausted) => self.driver.yield_now().await,
                 Ok(ReceiveStatus::OutOfMemory) => self.driver.wait_for_memory().await,
                 Ok(ReceiveStatus::Closed) => {
+                    let has_unread = self.receive_buffer.has_unread();
                     self.receive_buffer.clear();
-                    self.driver.close().await;
+                    self.driver.close(has_unread).await;
                     return Ok(None);
                 }
                 Err(error) => {

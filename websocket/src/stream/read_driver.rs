@@ -139,13 +139,19 @@ impl<H: OwnedRead> ReadDriver<H> {
     }
 
     /// Ends a connection that the peer has closed. The answer to its close frame is sent or queued.
-    pub(super) async fn close(&mut self) {
+    /// `has_unread`: the peer sent something behind its close frame, although it must not.
+    ///
+    /// A server does not wait for its peer, which sends no more and waits for the end of the stream
+    /// (RFC 6455 section 7.1.1). A client waits for its server.
+    pub(super) async fn close(&mut self, has_unread: bool) {
         self.phase = Phase::Ended(None);
-        self.linger().await;
+        if has_unread || !self.shared.is_server() || self.flush().await.is_err() {
+            self.linger().await;
+        }
     }
 
-    /// Writes what is left, the close frame last. Then waits until the peer ends the stream or the
-    /// time is up.
+    /// Waits until the peer ends the stream or the time is up, and writes what is left meanwhile,
+    /// the close frame last.
     ///
     /// Closing a socket with unread bytes sends a reset, and the peer might never see what was sent
     /// last.
@@ -153,9 +159,15 @@ impl<H: OwnedRead> ReadDriver<H> {
         let shared = Rc::clone(&self.shared);
         let is_late = || shared.control.handle_timeout((shared.clock.now)()).is_err();
         while !is_late() && self.discard().await.is_ok_and(|bytes| bytes > 0) {}
-        let mut flush = pin!(poll_fn(|cx| self.shared.poll_flush(Direction::Read, cx)));
-        let _ = poll_fn(|cx| poll_with_upkeep(&self.shared, flush.as_mut(), cx)).await;
+        let _ = self.flush().await;
         self.shared.shut_down();
+    }
+
+    /// Writes what is left, the close frame last, and ends our side of the stream if it is ours to
+    /// end first.
+    async fn flush(&self) -> io::Result<()> {
+        let mut flush = pin!(poll_fn(|cx| self.shared.poll_flush(Direction::Read, cx)));
+        poll_fn(|cx| poll_with_upkeep(&self.shared, flush.as_mut(), cx)).await
     }
 
     /// Reads and discards; returns the number of bytes. An exhausted pool is no reason to close

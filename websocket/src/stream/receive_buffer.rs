@@ -255,6 +255,11 @@ impl ReceiveBuffer {
         self.partial_frame.clear(&self.buffers);
     }
 
+    /// Whether bytes were read and not consumed.
+    pub(super) fn has_unread(&self) -> bool {
+        self.buf.as_ref().is_some_and(|buf| self.consumed_bytes < buf.len())
+    }
+
     /// Where the next read puts its bytes. Releases the buffer, which is consumed or moves to
     /// `partial_frame`.
     ///
