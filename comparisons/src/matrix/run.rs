@@ -80,9 +80,12 @@ pub struct Options {
     /// How many seconds to measure each time, where that is not in pairs, instead of what the plan says.
     #[arg(long, value_name = "S")]
     seconds: Option<NonZeroSeconds>,
+    /// How many seconds a row may take that is measured in pairs, instead of what the plan says.
+    #[arg(long, value_name = "S")]
+    row_seconds: Option<NonZeroSeconds>,
     /// A first answer: rows in pairs have less time; all else is measured for a second each time, in as many rounds, up
     /// to five, as an estimate has room for in five minutes.
-    #[arg(long, conflicts_with_all = ["rounds", "seconds"])]
+    #[arg(long, conflicts_with_all = ["rounds", "seconds", "row_seconds"])]
     quick: bool,
     /// The core for the servers.
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -130,6 +133,9 @@ impl Options {
                 let asked = self.seconds.unwrap_or(planned);
                 at_most.filter(|at_most| at_most.get() < asked.get()).unwrap_or(asked)
             });
+            if let (Some(pairing), Some(seconds)) = (&mut workload.pairing, self.row_seconds) {
+                pairing.row_seconds = seconds.get().as_secs_f64();
+            }
         }
         let rounds = |workload: &Workload| match self.rounds {
             Some(rounds) => rounds.get(),
