@@ -365,6 +365,14 @@ mod tests {
     }
 
     #[test]
+    fn rows_in_pairs_may_have_more_time() {
+        let longer = chosen("--row-seconds 30").unwrap();
+        let pairings: Vec<_> = longer.iter().filter_map(|it| it.workload.pairing).collect();
+        assert_eq!(pairings.len(), 3);
+        assert!(pairings.iter().all(|pairing| pairing.row_seconds > 29.9));
+    }
+
+    #[test]
     fn a_full_run_checks_itself_and_is_estimated_under_three_hours() {
         let options = Arguments::parse_from(["matrix", "--all"]).options;
         let all = options.chosen(Plan::read(&options.plans()).unwrap()).unwrap();
