@@ -46,6 +46,7 @@ pub struct Config {
     /// The end of a stall that was reported is not counted, and always written. Metrics count each stall.
     pub reports_per_minute: u32,
     /// A connection from outside the loop, now and then. Default none.
+    /// [`Detector::set_probe`](crate::Detector::set_probe) replaces it.
     pub probe: Option<Probe>,
 }
 
@@ -60,10 +61,7 @@ impl Config {
         self.look_interval = self.look_interval.clamp(milliseconds(50), HOUR);
         self.connections_interval = self.connections_interval.clamp(milliseconds(1_000), HOUR);
         self.incidents_max = self.incidents_max.min(1_024);
-        if let Some(probe) = &mut self.probe {
-            probe.interval = probe.interval.clamp(milliseconds(100), HOUR);
-            probe.limit = probe.limit.clamp(milliseconds(1), HOUR);
-        }
+        self.probe = self.probe.map(Probe::clamped);
         self
     }
 }
@@ -88,7 +86,9 @@ impl Default for Config {
 
 /// A probe of a listener: a thread connects now and then, as a client would.
 ///
-/// The service sees these connections and serves them like any other.
+/// The service sees these connections and serves them like any other. While an accept loop of the listener
+/// [waits on purpose](crate::Detector::accept_pauses), none is made: it would wait among the clients, and its connection
+/// would take room in the accept queue after it has given up.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Probe {
@@ -115,5 +115,12 @@ impl Probe {
             interval: Duration::from_secs(1),
             limit: Duration::from_secs(1),
         }
+    }
+
+    /// Brings each value into its range.
+    pub(crate) fn clamped(mut self) -> Self {
+        self.interval = self.interval.clamp(Duration::from_millis(100), HOUR);
+        self.limit = self.limit.clamp(Duration::from_millis(1), HOUR);
+        self
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::Config;
+use crate::config::{Config, Probe};
+use crate::evidence::{GaugeValue, ProbeResult};
 use crate::fork::Process;
 use crate::gauge::{CountedListener, Gauge};
 use crate::heart::{Heart, HeartState};
@@ -42,7 +43,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub struct Detector {
     shared: Arc<Shared>,
-    _threads: Arc<Threads>,
+    threads: Arc<Threads>,
 }
 
 /// What the detector knows at one moment. It serializes to JSON, for example for a page of a server.
@@ -56,6 +57,13 @@ pub struct Snapshot {
     pub incidents: Vec<Arc<Incident>>,
     /// What the detector cannot see here, and why.
     pub unseen: Vec<String>,
+    /// What the program registered: its [gauges](Detector::gauge), and the counts of its
+    /// [connections](Detector::connections).
+    #[serde(default)]
+    pub gauges: Vec<GaugeValue>,
+    /// The last probe. None: there was none yet, or its listener accepts nobody [on purpose](Detector::accept_pauses).
+    #[serde(default)]
+    pub probe: Option<ProbeResult>,
 }
 
 /// A heart, and how late it beats.
@@ -76,17 +84,20 @@ impl Detector {
     /// signal) is listed in [`Snapshot::unseen`].
     pub fn start(config: Config) -> io::Result<Self> {
         let shared = Arc::new(Shared::new(config.clamped(), Process::current()?));
-        let mut threads = Threads { shared: Arc::clone(&shared), handles: Vec::new() };
+        let threads = Threads {
+            shared: Arc::clone(&shared),
+            handles: Mutex::default(),
+            has_prober: AtomicBool::new(false),
+        };
         let (sender, receiver) = sync_channel(report::WAITING_MAX);
         // The new threads inherit that from their first instruction on.
         let _blocked = BlockedSignals::new();
         threads.spawn("stalls-report", move |shared| report::run(&receiver, &shared))?;
         threads.spawn("stalls", move |shared| watchdog::run(&shared, &sender))?;
         threads.spawn("stalls-ticks", move |shared| ticks::run(&shared))?;
-        if let Some(probe) = shared.config.probe.clone() {
-            threads.spawn("stalls-probe", move |shared| probe::run(&probe, &shared))?;
-        }
-        Ok(Self { shared, _threads: Arc::new(threads) })
+        let detector = Self { shared, threads: Arc::new(threads) };
+        detector.set_probe(detector.shared.config.probe.clone())?;
+        Ok(detector)
     }
 
     /// Watches the event loop of the calling thread. A task on it beats the heart.
@@ -132,7 +143,8 @@ impl Detector {
     /// that wait on purpose: because a limit on connections is reached, for example. Hold a [`Gauge::count`] for as long
     /// as the loop waits. All calls for an address return the same gauge. At most 64 addresses.
     ///
-    /// Clients then wait in the accept queue, and that is no [`AcceptStarvation`](crate::Class::AcceptStarvation).
+    /// Clients then wait in the accept queue, and that is no [`AcceptStarvation`](crate::Class::AcceptStarvation). Nor is
+    /// the listener [probed](crate::Probe) meanwhile.
     pub fn accept_pauses(&self, listener: SocketAddr) -> Gauge {
         let new = || CountedListener { addr: listener, gauge: Gauge::new("accept pauses", None) };
         self.gauge_of(&self.shared.accept_pauses, listener, new, "accept pauses")
@@ -158,7 +170,21 @@ impl Detector {
         }
     }
 
-    /// The workers, the last incidents and those that last, and what cannot be seen.
+    /// Replaces the probe of [`Config::probe`], for example when a listener has its address. `None` ends it. The first
+    /// connection comes after the [interval](crate::Probe::interval), or after that of the probe before.
+    ///
+    /// # Errors
+    /// The thread that probes could not be started.
+    pub fn set_probe(&self, probe: Option<Probe>) -> io::Result<()> {
+        if !self.shared.process.is_current() {
+            return Ok(());
+        }
+        let is_needed = probe.is_some();
+        probe::replace(probe.map(Probe::clamped), &self.shared);
+        if is_needed { self.threads.start_prober() } else { Ok(()) }
+    }
+
+    /// The workers, the last incidents and those that last, what the program registered, and what cannot be seen.
     pub fn snapshot(&self) -> Snapshot {
         if !self.shared.process.is_current() {
             return Snapshot::default();
@@ -167,6 +193,8 @@ impl Detector {
             workers: self.shared.workers(),
             incidents: self.incidents(),
             unseen: self.shared.unseen.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            gauges: self.shared.gauges.map(Gauge::reading),
+            probe: self.shared.last_probe.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
 
@@ -191,13 +219,15 @@ pub(crate) struct Shared {
     pub(crate) gauges: Registry<Gauge>,
     pub(crate) counted_listeners: Registry<CountedListener>,
     pub(crate) accept_pauses: Registry<CountedListener>,
+    /// What is probed now.
+    pub(crate) probe: Mutex<Option<Probe>>,
     pub(crate) last_probe: LastProbe,
     pub(crate) incidents: Incidents,
     pub(crate) stop: Stop,
     unseen: Mutex<Vec<String>>,
     /// The next check of the watchdog panics.
     #[cfg(test)]
-    pub(crate) panics: std::sync::atomic::AtomicBool,
+    pub(crate) panics: AtomicBool,
 }
 
 impl Shared {
@@ -212,11 +242,12 @@ impl Shared {
             gauges: Registry::default(),
             counted_listeners: Registry::default(),
             accept_pauses: Registry::default(),
+            probe: Mutex::default(),
             last_probe: LastProbe::default(),
             stop: Stop::default(),
             unseen: Mutex::default(),
             #[cfg(test)]
-            panics: std::sync::atomic::AtomicBool::new(false),
+            panics: AtomicBool::new(false),
         }
     }
 
@@ -252,30 +283,43 @@ impl Shared {
 #[derive(Debug)]
 struct Threads {
     shared: Arc<Shared>,
-    handles: Vec<JoinHandle<()>>,
+    handles: Mutex<Vec<JoinHandle<()>>>,
+    has_prober: AtomicBool,
 }
 
 impl Threads {
     fn spawn(
-        &mut self,
+        &self,
         name: &str,
         run: impl FnOnce(Arc<Shared>) + Send + 'static,
     ) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
-        self.handles
-            .push(std::thread::Builder::new().name(name.into()).spawn(move || run(shared))?);
+        let handle = std::thread::Builder::new().name(name.into()).spawn(move || run(shared))?;
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
         Ok(())
+    }
+
+    /// Starts the thread that probes, unless it runs.
+    fn start_prober(&self) -> io::Result<()> {
+        if self.has_prober.swap(true, AcqRel) {
+            return Ok(());
+        }
+        let _blocked = BlockedSignals::new();
+        let started = self.spawn("stalls-probe", |shared| probe::run(&shared));
+        self.has_prober.store(started.is_ok(), Release);
+        started
     }
 }
 
 impl Drop for Threads {
     fn drop(&mut self) {
+        let handles = self.handles.get_mut().unwrap_or_else(PoisonError::into_inner);
         if !self.shared.process.is_current() {
-            return self.handles.drain(..).for_each(std::mem::forget); // the threads are not in this process
+            return handles.drain(..).for_each(std::mem::forget); // the threads are not in this process
         }
         self.shared.stop.set();
         let until = Instant::now() + STOP_LIMIT;
-        while self.handles.iter().any(|handle| !handle.is_finished()) && Instant::now() < until {
+        while handles.iter().any(|handle| !handle.is_finished()) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
     }

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::evidence::GaugeValue;
+
 /// A figure that the program keeps and the watchdog reads: the length of a queue, or bytes that wait.
 ///
 /// A gauge is an atomic and not a closure, because a closure might wait for a lock that the stalled worker holds.
@@ -44,6 +46,11 @@ impl Gauge {
     pub(crate) fn load(&self) -> u64 {
         let value = self.value.load(Relaxed);
         if i64::try_from(value).is_ok() { value } else { 0 }
+    }
+
+    /// The figure, with its name and its limit.
+    pub(crate) fn reading(&self) -> GaugeValue {
+        GaugeValue { name: self.name.to_string(), value: self.load(), limit: self.limit }
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::detector::Shared;
-use crate::evidence::{GaugeValue, Look};
+use crate::evidence::Look;
 use crate::gauge::{CountedListener, Gauge};
 use crate::probe::LastProbe;
 use crate::proc::{OpenFile, net, socket};
@@ -133,11 +133,7 @@ impl Looker {
                     .current
                     .unwrap_or(u64::MAX),
             ),
-            gauges: self.gauges.map(|gauge| GaugeValue {
-                name: gauge.name.to_string(),
-                value: gauge.load(),
-                limit: gauge.limit,
-            }),
+            gauges: self.gauges.map(Gauge::reading),
             probe,
             ..Look::default()
         };
