@@ -15,6 +15,7 @@ use crate::drain::DrainSignal;
 use crate::iggy::workers::Hub;
 use crate::metrics::Metrics;
 use crate::object::Objects;
+use crate::stalls::Queues;
 use crate::worker;
 
 /// How a server ended that was asked to end.
@@ -48,11 +49,14 @@ pub fn run<R: Runtime + Files>(
     let limit = SharedConnectionLimit::new(config.connections_max(), addresses);
     let iggy = config.iggy.as_ref().map(|iggy| Arc::new(Hub::new(iggy.credentials.clone())));
     let objects = config.objects.clone().map(|objects| Arc::new(Objects::new(objects)));
-    let listening_on = listeners.iter().map(|(listener, _)| *listener);
+    let listening_on: Vec<_> = listeners.iter().map(|(listener, _)| *listener).collect();
+    let has_log = config.iggy.as_ref().is_some_and(|iggy| iggy.data.is_some());
+    let _probed = config.stalls.probe(&listening_on, config.connections_per_address_max.is_some());
     let server = Arc::new(Server {
+        queues: config.stalls.queues(iggy.as_ref(), has_log),
         metrics: Metrics::new::<R>(
             config,
-            listening_on,
+            listening_on.into_iter(),
             limit.clone(),
             iggy.clone(),
             objects.clone(),
@@ -90,6 +94,8 @@ pub(crate) struct Server {
     /// If there is an origin.
     pub(crate) objects: Option<Arc<Objects>>,
     pub(crate) metrics: Metrics,
+    /// If workers are watched for stalls.
+    pub(crate) queues: Option<Queues>,
     /// As in [`Outcome`].
     pub(crate) cut_off: AtomicUsize,
     /// How many workers do not listen yet.

@@ -28,6 +28,7 @@ use crate::server::Server;
 use crate::service::application::Application;
 use crate::service::object::WorkerObjects;
 use crate::service::{admin, echo, http, iggy as iggy_service, sink, source};
+use crate::stalls::Queues;
 use crate::watch::watch;
 
 /// Serves until the stop signal, then drains.
@@ -38,7 +39,7 @@ pub(crate) async fn serve<R: Runtime + Files>(worker: Worker, server: &Server) -
     // A large log takes seconds to open. A server that is asked to end meanwhile has served nobody.
     let Some(clients) = opened.transpose()? else { return Ok(()) };
     let admins = Acceptor::for_admins(server, &clients.resources);
-    config.stalls.watch_worker::<R>(worker.id, &clients.resources.budget);
+    config.stalls.watch_worker::<R>(worker.id, server.queues.as_ref(), &clients.resources);
     server.metrics.reply::<R>(worker.id, &clients.resources);
     let ticker = config.ticker.clone();
     drop(R::spawn(watch::<R>(clients.connections.clone(), config.limits, ticker)));
@@ -247,6 +248,9 @@ async fn iggy<R: Runtime + Files>(
             let (storage, catalogue) =
                 opened.map_err(|error| io::Error::new(error.kind(), format!("--data: {error}")))?;
             storage.observe(Rc::new(LogObserver(Arc::clone(metrics))));
+            if let Some(appends) = server.queues.as_ref().and_then(Queues::appends) {
+                storage.count_appends(appends.clone());
+            }
             let restored =
                 Broker::restore(Box::new(storage), catalogue, clients, environment, node).await;
             restored.map_err(io::Error::other)?

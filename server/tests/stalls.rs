@@ -148,6 +148,16 @@ macro_rules! on {
             }
 
             #[test]
+            fn a_server_is_probed_without_a_false_alarm() {
+                super::a_server_is_probed_without_a_false_alarm::<$runtime>();
+            }
+
+            #[test]
+            fn queues_are_shown() {
+                super::queues_are_shown::<$runtime>();
+            }
+
+            #[test]
             fn clients_see_no_stalls() {
                 super::clients_see_no_stalls::<$runtime>();
             }
@@ -192,6 +202,7 @@ fn a_blocked_worker_is_shown_while_it_lasts<R: Runtime + Files>() {
     let text = incident.to_string();
     assert!(text.contains("waits_for_nobody"), "{incident:#}");
     assert!(text.contains("bytes held by connections"), "{incident:#}");
+    assert!(text.contains("messages that wait for an application"), "{incident:#}");
     for addr in &server.addresses {
         assert!(text.contains(&format!("connections of {addr}")), "{incident:#}");
     }
@@ -248,6 +259,77 @@ fn a_healthy_server_has_no_stalls<R: Runtime + Files>() {
         std::thread::sleep(Duration::from_millis(100));
     }
     server.end();
+}
+
+fn a_server_is_probed_without_a_false_alarm<R: Runtime + Files>() {
+    let often = ["--stall-probe-seconds", "1", "--stall-milliseconds-min", "10000"];
+    let flags = [&FLAGS[..], &["--workers", "2"], &often].concat();
+    let server = Server::start::<R>(&flags, true, || {});
+    let addr = server.addresses[0];
+    let until = Instant::now() + PATIENCE;
+    let mut began = Vec::new();
+    while began.len() < 3 {
+        let snapshot = snapshot(addr).unwrap();
+        let probe = &snapshot["probe"];
+        if let Some(at_ms) = probe["at_ms"].as_u64()
+            && !began.contains(&at_ms)
+        {
+            assert_eq!(probe["addr"], json!(addr), "{snapshot}");
+            assert_eq!(probe["outcome"], "Answered", "{snapshot}");
+            began.push(at_ms);
+        }
+        assert!(Instant::now() < until, "{snapshot}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let (_, page) = request(addr, "GET", "/stalls", "text/html").unwrap();
+    assert!(page.contains(&format!("The last probe, of {addr}, was answered in ")), "{page}");
+    assert_eq!(incidents(addr).unwrap(), [] as [Value; 0]);
+    server.end();
+
+    // Nobody asked for it.
+    let never = [&FLAGS[..], &["--stall-probe-seconds", "0"]].concat();
+    let server = Server::start::<R>(&never, true, || {});
+    assert_eq!(snapshot(server.addresses[0]).unwrap()["probe"], Value::Null);
+    server.end();
+}
+
+fn queues_are_shown<R: Runtime + Files>() {
+    let name = format!("owned-io-queues-{}-{}", std::process::id(), R::NAME);
+    let dir = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&dir).unwrap();
+    let (password, data) = (dir.join("password"), dir.join("data"));
+    std::fs::write(&password, "secret\n").unwrap();
+    let password = ["--iggy-password-file", password.to_str().unwrap()];
+    let on_disk = ["--data", data.to_str().unwrap()];
+    let streams = "commands that wait for the worker with the streams";
+    let log = "batches that wait for the log";
+    for (flags, there, not_there) in [
+        (vec![], vec![], vec![streams, log]),
+        (password.to_vec(), vec![streams], vec![log]),
+        ([password, on_disk].concat(), vec![streams, log], vec![]),
+    ] {
+        let flags = [&FLAGS[..], &["--workers", "2"], &flags[..]].concat();
+        let server = Server::start::<R>(&flags, true, || {});
+        let addr = server.addresses[0];
+        let snapshot = snapshot(addr).unwrap();
+        let gauges = snapshot["gauges"].as_array().unwrap();
+        let value = |name: &str| {
+            let gauge = gauges.iter().find(|gauge| gauge["name"] == name)?;
+            assert!(gauge["limit"].is_null(), "a long queue is no fault: {gauge}");
+            gauge["value"].as_u64()
+        };
+        let always = ["bytes held by connections", "messages that wait for an application"];
+        for name in there.iter().chain(&always) {
+            assert!(value(name).is_some(), "{name}: {snapshot}");
+        }
+        for name in not_there {
+            assert_eq!(value(name), None, "{name}: {snapshot}");
+        }
+        let asking = value(&format!("connections of {addr}"));
+        assert!(asking.is_some_and(|connections| connections > 0), "{snapshot}");
+        server.end();
+    }
+    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 /// Stacks are for operators.

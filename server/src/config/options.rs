@@ -245,6 +245,12 @@ pub struct Options {
     #[arg(long, value_name = "MILLISECONDS")]
     pub stall_milliseconds_min: Option<NonZeroU32>,
 
+    /// Seconds between two probes: the server connects to its own --admin, and asks for /health, to find out whether new
+    /// clients are served. Without --admin it connects to --http, unless --connections-per-address-max is given. At most
+    /// 3600. 0: none [default: 10]
+    #[arg(long, value_name = "SECONDS")]
+    pub stall_probe_seconds: Option<u32>,
+
     /// Format of logs [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log: Option<Log>,
@@ -322,6 +328,7 @@ impl Options {
             drain_seconds: self.drain_seconds.or(file.drain_seconds),
             stalls: self.stalls.or(file.stalls),
             stall_milliseconds_min: self.stall_milliseconds_min.or(file.stall_milliseconds_min),
+            stall_probe_seconds: self.stall_probe_seconds.or(file.stall_probe_seconds),
             log: self.log.or(file.log),
             log_level: self.log_level.or(file.log_level),
         }
@@ -410,7 +417,9 @@ impl Options {
                 Switch::On => {
                     let milliseconds =
                         self.stall_milliseconds_min.map_or(STALL_MILLISECONDS, u32::from);
+                    let probe = self.stall_probe_seconds.unwrap_or(STALL_PROBE_SECONDS);
                     Stalls::new(Duration::from_millis(milliseconds.into()))
+                        .with_probe((probe > 0).then(|| seconds(probe)))
                 }
             },
             exporter: Exporter::default(),
@@ -485,6 +494,11 @@ impl Options {
                 "stall-milliseconds-min",
                 self.stall_milliseconds_min.map(as_usize),
                 STALL_MILLISECONDS_MAX,
+            ),
+            (
+                "stall-probe-seconds",
+                self.stall_probe_seconds.map(|seconds| seconds as usize),
+                STALL_PROBE_SECONDS_MAX,
             ),
         ] {
             if let Some(given) = given.filter(|given| *given > max) {
@@ -618,6 +632,13 @@ const STALL_MILLISECONDS: u32 = 100;
 /// An hour: more is never found.
 const STALL_MILLISECONDS_MAX: usize = 60 * 60 * 1_000;
 
+/// As often as load balancers ask. Two probes in a row must fail before they are evidence of a lost client, so that one
+/// is found within half a minute.
+const STALL_PROBE_SECONDS: u32 = 10;
+
+/// An hour: the detector probes no less often.
+const STALL_PROBE_SECONDS_MAX: usize = 60 * 60;
+
 /// A year. A longer time must be a mistake, and the timers of some runtimes do not reach much further.
 const SECONDS_MAX: usize = 365 * 24 * 60 * 60;
 
@@ -729,6 +750,18 @@ mod tests {
         let longer = ["--stalls", "on", "--stall-milliseconds-min", "900"];
         assert_eq!(stall_time(off, &longer), Some(900));
         assert_eq!(stall_time("", &["--stalls", "off"]), None);
+
+        // So is the server probed.
+        let stalls = |file: &str, flags: &[&str]| {
+            let file = parse(&format!("echo = \"127.0.0.1:7\"\n{file}")).unwrap();
+            let flags = Flags::parse_from([&["owned-io-server"], flags].concat());
+            format!("{:?}", flags.options.over(file).into_config().unwrap().stalls)
+        };
+        assert!(stalls("", &[]).contains("probe_interval: Some(10s)"));
+        let never = "stall-probe-seconds = 0";
+        assert!(stalls(never, &[]).contains("probe_interval: None"));
+        let seldom = ["--stall-probe-seconds", "60"];
+        assert!(stalls(never, &seldom).contains("probe_interval: Some(60s)"));
 
         // An error names the culprit and its line.
         let error = parse("workers = 3\n\nworker = 4").unwrap_err();
@@ -846,6 +879,7 @@ mod tests {
             ("connections-max", "18446744073709551615"),
             ("chunk", "16777217"),
             ("stall-milliseconds-min", "3600001"),
+            ("stall-probe-seconds", "3601"),
         ];
         for (option, number) in absurd_times.chain(absurd_counts) {
             let flags =

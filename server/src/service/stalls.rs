@@ -1,7 +1,7 @@
 //! `/stalls`: the last stalls of the workers, as JSON, and as a page for people.
 //!
-//! The JSON is a [`Snapshot`]: how late each worker is, the incidents, the newest last, and what cannot be seen. A client
-//! that prefers `text/html` to `application/json` gets the page.
+//! The JSON is a [`Snapshot`]: how late each worker is, how long queues are, how the last probe ended, the incidents, the
+//! newest last, and what cannot be seen. A client that prefers `text/html` to `application/json` gets the page.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use owned_io_stalls::evidence::ProbeOutcome;
 use owned_io_stalls::{Incident, Snapshot};
 
 use crate::stalls::Stalls;
@@ -145,6 +146,8 @@ fn in_order(mut snapshot: Snapshot) -> Snapshot {
 fn json(snapshot: &Snapshot) -> Vec<u8> {
     let list = |list: serde_json::Result<Vec<u8>>| list.unwrap_or_else(|_| b"[]".to_vec());
     let workers = list(serde_json::to_vec(&snapshot.workers));
+    let gauges = list(serde_json::to_vec(&snapshot.gauges));
+    let probe = serde_json::to_vec(&snapshot.probe).unwrap_or_else(|_| b"null".to_vec());
     let unseen = list(serde_json::to_vec(&snapshot.unseen));
     let mut newest = Vec::new();
     let mut bytes = 0;
@@ -158,9 +161,13 @@ fn json(snapshot: &Snapshot) -> Vec<u8> {
     }
     newest.reverse();
     let incidents = newest.join(&b",\n"[..]);
-    let parts: [&[u8]; 7] = [
+    let parts: [&[u8]; 11] = [
         b"{\"workers\":",
         &workers,
+        b",\n\"gauges\":",
+        &gauges,
+        b",\n\"probe\":",
+        &probe,
         b",\n\"unseen\":",
         &unseen,
         b",\n\"incidents\":[",
@@ -203,6 +210,7 @@ fn html(snapshot: &Snapshot) -> String {
         let _ = writeln!(page, "<tr><td>{name}</td><td>{beats}</td>{p50}{p99}{max}</tr>");
     }
     page += "</table>\n";
+    add_queues(&mut page, snapshot);
     if !snapshot.unseen.is_empty() {
         page += "<h2>What cannot be seen here</h2>\n<ul>\n";
         for reason in &snapshot.unseen {
@@ -211,6 +219,30 @@ fn html(snapshot: &Snapshot) -> String {
         page += "</ul>\n";
     }
     page + "</body></html>\n"
+}
+
+/// The gauges, and the last probe.
+fn add_queues(page: &mut String, snapshot: &Snapshot) {
+    if !snapshot.gauges.is_empty() {
+        *page += "<h2>Queues and connections</h2>\n<table>\n";
+        for gauge in &snapshot.gauges {
+            let (name, value) = (escaped(&gauge.name), gauge.value);
+            let _ = writeln!(page, "<tr><td>{name}</td><td>{value}</td></tr>");
+        }
+        *page += "</table>\n";
+    }
+    if let Some(probe) = &snapshot.probe {
+        let (addr, ms) = (probe.addr, probe.took_ms);
+        let end = match probe.outcome {
+            ProbeOutcome::Answered => "was answered",
+            ProbeOutcome::NoByte => "got no answer",
+            ProbeOutcome::NoConnection => "got no connection",
+            ProbeOutcome::Refused => "was refused",
+            ProbeOutcome::NoPort => "found no local port",
+            _ => "failed",
+        };
+        let _ = writeln!(page, "<p>The last probe, of {addr}, {end} in {ms} ms.</p>");
+    }
 }
 
 fn add_incident(page: &mut String, incident: &Incident, now: Duration) {
@@ -279,6 +311,7 @@ fn weight(accept: &str, kind: &str, subtype: &str) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use owned_io_stalls::evidence::{GaugeValue, ProbeResult};
     use serde_json::{Value, json};
 
     use super::*;
@@ -325,6 +358,18 @@ mod tests {
         assert!(Sending::begin(&sent).is_some());
     }
 
+    fn gauge() -> GaugeValue {
+        serde_json::from_value(json!({ "name": ODD, "value": 3, "limit": null })).unwrap()
+    }
+
+    fn probe() -> ProbeResult {
+        let probe = json!({
+            "addr": "127.0.0.1:80", "at_ms": 1, "took_ms": 2_000, "limit_ms": 2_000, "outcome": "NoByte",
+            "silent": 1,
+        });
+        serde_json::from_value(probe).unwrap()
+    }
+
     fn snapshot(incidents: Vec<Arc<Incident>>) -> Snapshot {
         let mut snapshot = Snapshot::default();
         snapshot.incidents = incidents;
@@ -344,6 +389,8 @@ mod tests {
         let worker = json!({ "name": ODD, "lateness": { "beats": 3, "p50_us": 1, "p99_us": 2, "max_us": 4 } });
         snapshot.workers = vec![serde_json::from_value(worker).unwrap()];
         snapshot.unseen = vec![ODD.to_owned()];
+        snapshot.gauges = vec![gauge()];
+        snapshot.probe = Some(probe());
         assert_eq!(serde_json::from_slice::<Snapshot>(&json(&snapshot)).unwrap(), snapshot);
     }
 
@@ -355,9 +402,13 @@ mod tests {
         }] }] });
         let mut snapshot = snapshot(vec![incident(1, &evidence)]);
         snapshot.unseen = vec![ODD.to_owned()];
+        snapshot.gauges = vec![gauge()];
+        snapshot.probe = Some(probe());
         let page = html(&snapshot);
         assert!(!page.contains("<script") && !page.contains("alert(\""), "{page}");
-        assert!(page.matches("&lt;script&gt;alert(&quot;&amp;&#39;&quot;)").count() >= 4, "{page}");
+        assert!(page.matches("&lt;script&gt;alert(&quot;&amp;&#39;&quot;)").count() >= 5, "{page}");
+        let ended = "The last probe, of 127.0.0.1:80, got no answer in 2000 ms.";
+        assert!(page.contains(ended), "{page}");
     }
 
     /// The newest is always there.

@@ -1,6 +1,6 @@
 //! [`DurableLog`]: the log of one partition, as commands use it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::error::Error as _;
 use std::io;
 use std::rc::Rc;
@@ -8,6 +8,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use owned_io::{Files, Runtime};
 use owned_io_log::{Error, ErrorKind, Partition, PartitionConfig};
+use owned_io_stalls::Gauge;
 use tracing::warn;
 
 use super::super::{
@@ -25,6 +26,8 @@ pub(super) struct DurableLog<R: Files> {
     /// With its part of the memory for recent messages, and of the open files.
     pub(super) config: PartitionConfig,
     pub(super) failures: Failures,
+    /// Counts the appends of all logs that have begun and not ended.
+    pub(super) appends: Rc<OnceCell<Gauge>>,
 }
 
 impl<R: Runtime + Files> DurableLog<R> {
@@ -128,6 +131,7 @@ impl<R: Runtime + Files> MessageLog for DurableLog<R> {
     fn append(&self, batch: Batch, id: u128) -> LocalFuture<'_, Result<Appended, Status>> {
         let count = batch.count();
         Box::pin(async move {
+            let _counted = self.appends.get().map(Gauge::count);
             let appended = self.partition.append(count, |at| [stamped(batch, at, id)]).await;
             self.checked(appended, Status::CannotAppendMessage)
         })
@@ -172,6 +176,7 @@ impl<R: Files> Clone for DurableLog<R> {
             partition: self.partition.clone(),
             config: self.config,
             failures: self.failures.clone(),
+            appends: Rc::clone(&self.appends),
         }
     }
 }

@@ -14,7 +14,7 @@
 mod directory;
 mod log;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io;
@@ -28,6 +28,7 @@ use owned_io::{Files, Runtime};
 use owned_io_log::{
     Error, ErrorKind, Journal, Observer, Partition, PartitionConfig, Recovered, Replay,
 };
+use owned_io_stalls::Gauge;
 use tracing::{info, warn};
 
 use super::{LocalFuture, MessageLog, Storage};
@@ -55,6 +56,8 @@ pub struct DurableStorage<R: Files> {
     closed_indexes_left: Cell<usize>,
     failures: Failures,
     observer: RefCell<Option<Rc<dyn Observer>>>,
+    /// Counts the appends of all logs that have begun and not ended.
+    appends: Rc<OnceCell<Gauge>>,
 }
 
 /// A snapshot of the catalogue is made when the records since the last one have as many bytes, or as many as that one if
@@ -126,6 +129,7 @@ impl<R: Runtime + Files> DurableStorage<R> {
             closed_indexes_left: Cell::new(CLOSED_INDEXES_MAX),
             failures: Failures::default(),
             observer: RefCell::default(),
+            appends: Rc::default(),
         };
         storage.compare_with_directory(&catalogue, is_new).await?;
         let logs: Vec<_> = catalogue.logs().collect();
@@ -166,6 +170,11 @@ impl<R: Runtime + Files> DurableStorage<R> {
             log.partition.observe(Rc::clone(&observer));
         }
         self.observer.replace(Some(observer));
+    }
+
+    /// Counts in `gauge` the batches that wait to be acknowledged by a log, from now on. Only the first gauge counts.
+    pub fn count_appends(&self, gauge: Gauge) {
+        let _ = self.appends.set(gauge);
     }
 
     /// Opens partitions, none of which is open. Returns the files that were cut, and by how many bytes.
@@ -220,7 +229,8 @@ impl<R: Runtime + Files> DurableStorage<R> {
         if let Some(observer) = &*self.observer.borrow() {
             partition.observe(Rc::clone(observer));
         }
-        let opened = DurableLog { partition, config, failures: self.failures.clone() };
+        let (failures, appends) = (self.failures.clone(), Rc::clone(&self.appends));
+        let opened = DurableLog { partition, config, failures, appends };
         self.logs.borrow_mut().insert(log, opened);
     }
 
