@@ -28,8 +28,9 @@ the lab reads itself; of a healthy server it is false, too. No stall: 100 ms at 
 <em>Client busy</em>: the clients used over 90 % of the core that they share, so that they may have waited for \
 themselves.</p>
 <p>In a timeline the fault is shaded. From above: how long new clients waited, and how many failed, by when they \
-came; silences of the busy clients; how late the heartbeat of the event loop was; connections in the accept queue; \
-open descriptors; and the stalls that the detector found. Times are since the server listened.</p>
+came; silences of the busy clients; how late the heartbeat of the event loop was (of our server what its detector \
+calls a stall, over 100 ms); connections in the accept queue; open descriptors; and the stalls that the detector \
+found. Times are since the server listened.</p>
 </details>
 ";
 

@@ -12,7 +12,7 @@ use super::figures::Figures;
 use super::judge::{FaultTimes, Outcome, judge};
 use super::network::Namespace;
 use super::plan::{BEFORE_END, Program, Scenario};
-use super::record::{Record, only_in_log};
+use super::record::{Record, late_hearts, only_in_log};
 use super::results::{Details, Run};
 use super::scheduler::wait_percent;
 use super::stress::{DeafClients, Neighbours};
@@ -111,6 +111,10 @@ impl Lab<'_> {
         if program == Program::Naive {
             seen.incidents = Some(record.incidents);
         }
+        let (late_ms, has_stalls_alone) = match (program, &seen.incidents) {
+            (Program::Ours, Some(incidents)) => (late_hearts(incidents), true),
+            _ => (record.late, false),
+        };
         let patience_ms = observer.patience_seconds() * 1e3;
         Ok(Run {
             listening_unix_ms: started.since_unix_ms,
@@ -125,7 +129,8 @@ impl Lab<'_> {
                     .arrivals
                     .and_then(|arrivals| arrivals.timeline)
                     .ok_or_else(|| Failure::new("the observer has no timeline"))?,
-                late_ms: record.late,
+                late_ms,
+                has_stalls_alone,
                 samples: seen.samples,
             }),
         })

@@ -148,6 +148,13 @@ impl Incident {
     }
 }
 
+/// How late the hearts of a server were that tells its stalls alone: when each beat again, in ms since 1970, and ms. What
+/// is of the process as a whole is no heart's.
+pub(crate) fn late_hearts(incidents: &[Incident]) -> Vec<[f64; 2]> {
+    let of_hearts = incidents.iter().filter(|incident| !incident.worker.is_empty());
+    of_hearts.map(|it| [it.began_unix_ms + it.lasted_ms, it.lasted_ms]).collect()
+}
+
 /// Adds what is known of an incident at the time `unix_ms`, in the place of what was known of it before.
 pub(crate) fn add(incidents: &mut Vec<Incident>, mut incident: Incident, unix_ms: f64) {
     let known = incidents.iter_mut().find(|known| known.id == incident.id);
@@ -296,6 +303,13 @@ mod tests {
         assert_eq!((incident.class(), incident.seen("blocked_loop")), ("blocked_loop", Some(5.0)));
         assert_eq!(incident.seen("unknown"), None);
         assert!(Record::parse("{}\n").unwrap_err().starts_with("line 1: "));
+    }
+
+    #[test]
+    fn a_stall_of_a_worker_is_a_late_heart() {
+        let of_worker = Incident::of(&["blocked_loop"], 1_000.0);
+        let of_process = Incident { worker: String::new(), ..of_worker.clone() };
+        assert_eq!(late_hearts(&[of_worker, of_process]), [[1_100.0, 100.0]]);
     }
 
     #[test]

@@ -80,6 +80,9 @@ pub(crate) struct Details {
     pub(crate) clients: Timeline,
     /// How late the heart of the server was: when, and ms. Empty if the server does not say.
     pub(crate) late_ms: Vec<[f64; 2]>,
+    /// Whether the server says only what it calls a stall.
+    #[serde(default)]
+    pub(crate) has_stalls_alone: bool,
     pub(crate) samples: Vec<Sample>,
 }
 
@@ -298,6 +301,7 @@ pub(crate) mod tests {
             details: Some(Details {
                 clients: report.arrivals.unwrap().timeline.unwrap(),
                 late_ms: vec![[10_050.0, 1.0], [10_200.0, 150.0]],
+                has_stalls_alone: false,
                 samples: vec![
                     Sample {
                         unix_ms: 10_100.0,
