@@ -128,8 +128,8 @@ impl Stalls {
     /// Registers the queues of a server: `hub` if there are streams, `has_log` if they are on disk. None if nothing is
     /// watched.
     ///
-    /// No gauge has a limit, which would make it a fault that a queue is long: each queue is bounded, and whoever finds it
-    /// full waits.
+    /// No gauge has a limit, which would make it a fault that a queue is long: each queue is bounded, and whoever finds
+    /// it full waits.
     pub(crate) fn queues(&self, hub: Option<&Arc<Hub>>, has_log: bool) -> Option<Queues> {
         let gauge = |name| Some(self.detector.as_ref()?.gauge(name, None));
         let commands = "commands that wait for the worker with the streams";
@@ -141,8 +141,8 @@ impl Stalls {
         })
     }
 
-    /// Probes one of the `listeners`, if there is one whose clients are not disturbed, until the returned guard is dropped.
-    /// `has_address_limit`: an address has a limit of connections.
+    /// Probes one of the `listeners`, if there is one whose clients are not disturbed, until the returned guard is
+    /// dropped. `has_address_limit`: an address has a limit of connections.
     pub(crate) fn probe(&self, listeners: &[Listener], has_address_limit: bool) -> Option<Probed> {
         let (detector, interval) = (self.detector.as_ref()?, self.probe_interval?);
         let addr = probed_addr(listeners, has_address_limit)?;
@@ -215,9 +215,10 @@ impl Queues {
     }
 }
 
-/// The address at which a probe disturbs nobody. That of admins has a limit of its own. That of clients over plain HTTP
-/// does if a probe cannot take the last connection that a local client, or a proxy, may have. Over TLS a probe would be
-/// a failed handshake, and other services count what they receive.
+/// The address at which a probe disturbs nobody: of admins, whose connections have a limit of their own, or else of
+/// clients over plain HTTP, unless an address has a limit. A probe would then take a connection of the local clients, or
+/// of a local proxy, and one of these could be reset. Over TLS a probe would be a failed handshake. The other services
+/// count what they receive.
 fn probed_addr(listeners: &[Listener], has_address_limit: bool) -> Option<SocketAddr> {
     let of = |service| {
         listeners.iter().find(|listener| listener.service == service && !listener.is_over_tls)

@@ -288,11 +288,7 @@ struct Threads {
 }
 
 impl Threads {
-    fn spawn(
-        &self,
-        name: &str,
-        run: impl FnOnce(Arc<Shared>) + Send + 'static,
-    ) -> io::Result<()> {
+    fn spawn(&self, name: &str, run: impl FnOnce(Arc<Shared>) + Send + 'static) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
         let handle = std::thread::Builder::new().name(name.into()).spawn(move || run(shared))?;
         self.handles.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
@@ -315,7 +311,8 @@ impl Drop for Threads {
     fn drop(&mut self) {
         let handles = self.handles.get_mut().unwrap_or_else(PoisonError::into_inner);
         if !self.shared.process.is_current() {
-            return handles.drain(..).for_each(std::mem::forget); // the threads are not in this process
+            // The threads are not in this process.
+            return handles.drain(..).for_each(std::mem::forget);
         }
         self.shared.stop.set();
         let until = Instant::now() + STOP_LIMIT;

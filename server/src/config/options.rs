@@ -632,8 +632,8 @@ const STALL_MILLISECONDS: u32 = 100;
 /// An hour: more is never found.
 const STALL_MILLISECONDS_MAX: usize = 60 * 60 * 1_000;
 
-/// As often as load balancers ask. Two probes in a row must fail before they are evidence of a lost client, so that one
-/// is found within half a minute.
+/// As often as load balancers ask, and as the detector inspects connections. Two probes in a row that fail are evidence
+/// of lost clients, which are found within half a minute if there is one worker.
 const STALL_PROBE_SECONDS: u32 = 10;
 
 /// An hour: the detector probes no less often.
