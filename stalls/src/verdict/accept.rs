@@ -100,10 +100,11 @@ pub(super) fn starvation(evidence: &Evidence) -> Option<Finding> {
     let is_constant = last.1 < listener.backlog && run.iter().all(|it| it.1 == last.1);
     let probe = evidence.looks.last()?.probe.as_ref();
     let is_probe_late = probe.is_some_and(|probe| {
-        // A probe that met a standstill, or was long ago, tells nothing of this queue.
+        // A probe of another listener, that met a standstill, or was long ago, tells nothing of this queue.
         let ended_ms = probe.at_ms.saturating_add(probe.took_ms);
         let in_vain_ms = ended_ms.saturating_sub(probe.at_ms.max(first.0));
-        in_vain_ms >= probe.limit_ms.min(STUCK_MS_MIN)
+        is_at(listener.addr, probe.addr)
+            && in_vain_ms >= probe.limit_ms.min(STUCK_MS_MIN)
             && probe.took_ms >= probe.limit_ms
             && probe.outcome != ProbeOutcome::Refused
             && probe.outcome != ProbeOutcome::Failed
@@ -244,6 +245,7 @@ fn lengths(evidence: &Evidence, inode: u32) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evidence::ProbeResult;
     use crate::verdict::judge;
 
     /// Two looks at a listener whose queue is empty, and at the counters of the namespace and of the listener.
@@ -351,7 +353,11 @@ mod tests {
         let mut evidence = queue(&[0, 0, 0, 3, 5, 4]);
         let probe = r#"{"addr": "127.0.0.1:80", "at_ms": 1900, "took_ms": 500, "limit_ms": 500,
             "outcome": "NoByte", "silent": 1}"#;
-        evidence.looks[5].probe = Some(serde_json::from_str(probe).unwrap());
+        let probe: ProbeResult = serde_json::from_str(probe).unwrap();
+        let elsewhere = ProbeResult { addr: ([127, 0, 0, 1], 81).into(), ..probe.clone() };
+        evidence.looks[5].probe = Some(elsewhere);
+        assert_eq!(judge(&evidence).class(), Class::Unknown, "of another listener");
+        evidence.looks[5].probe = Some(probe);
         let verdict = judge(&evidence);
         let found = (verdict.class(), verdict.confidence());
         assert_eq!(found, (Class::AcceptStarvation, Confidence::Certain));
