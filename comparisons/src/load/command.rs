@@ -8,8 +8,8 @@ use super::bounds::{Bounded, NonZeroSeconds, Seconds};
 use super::iggy::{consume, produce};
 use super::options::{Steady, Target};
 use super::{
-    Failure, Report, arrivals, burst, churn, deflate, echo, fetch, hold, limit, sink, source,
-    subscribe,
+    Failure, Report, arrivals, burst, churn, deflate, echo, fetch, hold, limit, object, sink,
+    source, subscribe,
 };
 
 /// How many times in a run `load` may wait as long as its patience.
@@ -46,6 +46,8 @@ pub enum Load {
     Hold(hold::Options),
     /// Opens more connections than the server has descriptors for: what it does then.
     Limit(limit::Options),
+    /// Asks for an object over HTTP, and checks each answer.
+    Object(Steady),
     /// Sends batches of messages to a topic of Iggy, and waits for the answer to each.
     Produce(produce::Options),
     /// Sends messages and expects the length of each.
@@ -86,6 +88,8 @@ enum Command {
     Hold(WithTarget<hold::Options>),
     /// Opens more connections than the server has descriptors for: what it does then.
     Limit(WithTarget<limit::Options>),
+    /// Asks for an object over HTTP, and checks each answer.
+    Object(WithTarget<Steady>),
     /// Sends batches of messages to a topic of Iggy, and waits for the answer to each.
     Produce(WithTarget<produce::Options>),
     /// Sends messages and expects the length of each.
@@ -126,6 +130,7 @@ impl CommandLine {
             Command::Fetch(it) => (Load::Fetch(it.options), it.target),
             Command::Hold(it) => (Load::Hold(it.options), it.target),
             Command::Limit(it) => (Load::Limit(it.options), it.target),
+            Command::Object(it) => (Load::Object(it.options), it.target),
             Command::Produce(it) => (Load::Produce(it.options), it.target),
             Command::Sink(it) => (Load::Sink(it.options), it.target),
             Command::Source(it) => (Load::Source(it.options), it.target),
@@ -150,6 +155,7 @@ impl Load {
             Self::Fetch(options) => fetch::run(options, target),
             Self::Hold(options) => options.run(target),
             Self::Limit(options) => options.run(target),
+            Self::Object(options) => object::run(options, target),
             Self::Produce(options) => options.run(target),
             Self::Sink(options) => sink::run(options, target),
             Self::Source(options) => options.run(target),
@@ -169,6 +175,7 @@ impl Load {
             Self::Fetch(_) => "fetch",
             Self::Hold(_) => "hold",
             Self::Limit(_) => "limit",
+            Self::Object(_) => "object",
             Self::Produce(_) => "produce",
             Self::Sink(_) => "sink",
             Self::Source(_) => "source",
@@ -193,6 +200,14 @@ impl Load {
         words.collect()
     }
 
+    /// The length of the object that it asks for.
+    pub(crate) const fn object_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Object(options) => Some(options.payload.get()),
+            _ => None,
+        }
+    }
+
     /// Whether the options fit together; each by itself is within its bounds.
     ///
     /// # Errors
@@ -211,9 +226,11 @@ impl Load {
     /// The measured window, if time ends it.
     pub(crate) const fn seconds_mut(&mut self) -> Option<&mut NonZeroSeconds> {
         match self {
-            Self::Echo(it) | Self::Deflate(it) | Self::Fetch(it) | Self::Sink(it) => {
-                Some(&mut it.seconds)
-            }
+            Self::Echo(it)
+            | Self::Deflate(it)
+            | Self::Fetch(it)
+            | Self::Object(it)
+            | Self::Sink(it) => Some(&mut it.seconds),
             Self::Arrivals(it) => Some(&mut it.seconds),
             Self::Churn(it) => Some(&mut it.seconds),
             Self::Consume(it) => it.seconds.as_mut(),
@@ -229,9 +246,11 @@ impl Load {
     /// Whether it is a closed loop, which can be measured in windows on command.
     pub(crate) const fn has_windows(&self) -> bool {
         match self {
-            Self::Echo(it) | Self::Deflate(it) | Self::Fetch(it) | Self::Sink(it) => {
-                it.rate.is_none()
-            }
+            Self::Echo(it)
+            | Self::Deflate(it)
+            | Self::Fetch(it)
+            | Self::Object(it)
+            | Self::Sink(it) => it.rate.is_none(),
             Self::Consume(it) => it.seconds.is_some(),
             Self::Produce(it) => it.seconds.is_some(),
             Self::Source(it) => it.seconds.is_some(),
@@ -247,7 +266,11 @@ impl Load {
     /// The warm-up in milliseconds, of loads that have windows.
     pub(crate) fn warm_up_ms(&self) -> u32 {
         let warm_up = match self {
-            Self::Echo(it) | Self::Deflate(it) | Self::Fetch(it) | Self::Sink(it) => it.warm_up,
+            Self::Echo(it)
+            | Self::Deflate(it)
+            | Self::Fetch(it)
+            | Self::Object(it)
+            | Self::Sink(it) => it.warm_up,
             Self::Consume(it) => it.warm_up,
             Self::Produce(it) => it.warm_up,
             Self::Source(it) => it.warm_up,
@@ -259,9 +282,11 @@ impl Load {
     /// How long one run takes, about: its window, its warm-up, and what comes before and after.
     pub(crate) fn run_seconds(&self) -> f64 {
         let (seconds, warm_up, rest) = match self {
-            Self::Echo(it) | Self::Deflate(it) | Self::Fetch(it) | Self::Sink(it) => {
-                (Some(it.seconds), it.warm_up, 0.3)
-            }
+            Self::Echo(it)
+            | Self::Deflate(it)
+            | Self::Fetch(it)
+            | Self::Object(it)
+            | Self::Sink(it) => (Some(it.seconds), it.warm_up, 0.3),
             Self::Churn(it) => (Some(it.seconds), it.warm_up, 0.3),
             Self::Source(it) => (it.seconds, it.warm_up, 0.3),
             Self::Produce(it) => (it.seconds, it.warm_up, 0.3),
@@ -280,7 +305,11 @@ impl Load {
     /// How long an answer may take before it counts as never.
     pub(crate) fn patience_seconds(&self) -> f64 {
         f64::from(match self {
-            Self::Echo(it) | Self::Deflate(it) | Self::Fetch(it) | Self::Sink(it) => it.patience,
+            Self::Echo(it)
+            | Self::Deflate(it)
+            | Self::Fetch(it)
+            | Self::Object(it)
+            | Self::Sink(it) => it.patience,
             Self::Arrivals(it) => it.patience,
             Self::Burst(it) => it.patience,
             Self::Churn(it) => it.patience,
@@ -296,9 +325,11 @@ impl Load {
     /// A run that takes longer has failed: it opens connections, warms up, measures and waits for answers.
     pub(crate) fn longest_seconds(&self) -> f64 {
         let rest = match self {
-            Self::Echo(it) | Self::Deflate(it) | Self::Fetch(it) | Self::Sink(it) => {
-                f64::from(it.ramp)
-            }
+            Self::Echo(it)
+            | Self::Deflate(it)
+            | Self::Fetch(it)
+            | Self::Object(it)
+            | Self::Sink(it) => f64::from(it.ramp),
             Self::Hold(it) => f64::from(it.ramp),
             Self::Limit(it) => 2.0 * f64::from(it.speed_seconds),
             Self::Source(it) if it.seconds.is_none() => MESSAGES_SECONDS_MAX,
@@ -325,7 +356,11 @@ impl Load {
         }
         let mut load = self.clone();
         match &mut load {
-            Self::Echo(it) | Self::Deflate(it) | Self::Fetch(it) | Self::Sink(it) => {
+            Self::Echo(it)
+            | Self::Deflate(it)
+            | Self::Fetch(it)
+            | Self::Object(it)
+            | Self::Sink(it) => {
                 it.rate = Some(rate(per_s)?);
             }
             Self::Arrivals(it) => it.rate = rate(per_s)?,
@@ -348,7 +383,7 @@ impl Load {
 mod tests {
     use super::*;
 
-    const LOADS: [&str; 14] = [
+    const LOADS: [&str; 15] = [
         "echo --connections 64 --payload 200 --in-flight 4 --rate 10000 --ramp 1 --seconds 0.5",
         "arrivals --busy 0 --payload 200 --rate 50 --seconds 4 --warm-up 0.5",
         "burst --connections 3000",
@@ -363,6 +398,7 @@ mod tests {
         "produce --producers 1 --messages 1 --bytes 200 --seconds 2 --warm-up 0.5",
         "consume --consumers 4 --messages 1000 --bytes 1000 --batches 100 --seconds 1",
         "subscribe --subscribers 1000 --slow 10 --bytes 200 --rate 1000 --seconds 2",
+        "object --connections 16 --payload 1345292 --in-flight 2 --rate 500 --seconds 1",
     ];
 
     fn parse(words: &[&str]) -> Load {
@@ -399,6 +435,7 @@ mod tests {
             "churn --connections 8 --seconds 1",
             "hold --connections 10000 --seconds 2",
             "limit --connections 900 --payload 200 --seconds 600",
+            "object --connections 64 --payload 1024 --seconds 1",
             "source --bytes 16 --batch 1000 --seconds 1",
             "produce --producers 1 --messages 10 --bytes 200 --batches 9",
             "consume --consumers 1 --messages 10 --bytes 200 --batches 9",

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use super::exchange::Exchange;
 use super::frames::{self, Expected, FrameEvent, Frames};
+use super::http::HttpAnswers;
 use super::login::{Login, LoginError};
 use super::transport::Transport;
 use super::upgrade::{self, Refusal, Upgrade};
@@ -106,7 +107,7 @@ pub(crate) enum Fault {
     Write(io::Error),
     /// An answer is wrong; where.
     Wrong(StreamPosition),
-    /// The peer violated RFC 6455; how, and in place of which message.
+    /// The peer violated RFC 6455, or sent no HTTP answer that counts; how, and in place of which message.
     Violation(&'static str, u64),
     /// More arrived than was asked for.
     Unsolicited(StreamPosition),
@@ -155,18 +156,22 @@ enum Wire {
     /// What has arrived of the answer, and whether messages are to be compressed.
     Upgrading(Vec<u8>, bool),
     WebSocket(Frames),
+    Http(HttpAnswers),
 }
 
 impl Connection {
-    /// A connection whose connect is in progress. With a request to log in, it is open once that is answered.
+    /// A connection whose connect is in progress. With a request to log in, it is open once that is answered. Without
+    /// an upgrade, its answers are those of HTTP if `is_http`.
     pub(crate) fn new(
         stream: Transport,
         id: u32,
         upgrade: Option<&Upgrade>,
         login: Option<&[u8]>,
+        is_http: bool,
     ) -> Self {
         let mut login = login.map(Login::new);
         let (wire, ahead) = match upgrade {
+            None if is_http => (Wire::Http(HttpAnswers::default()), Vec::new()),
             None => (Wire::Tcp, login.as_mut().map(Login::take_request).unwrap_or_default()),
             Some(upgrade) => {
                 (Wire::Upgrading(Vec::new(), upgrade.is_compressed()), upgrade.request(id))
@@ -327,7 +332,7 @@ impl Connection {
             }
             match self.stream.read(scratch) {
                 // Over TLS, close_notify came before: otherwise `read` is an error.
-                Ok(0) if self.closing && matches!(self.wire, Wire::Tcp) => {
+                Ok(0) if self.closing && matches!(self.wire, Wire::Tcp | Wire::Http(_)) => {
                     break Some(Fault::Ended);
                 }
                 Ok(0) => break Some(Fault::Closed),
@@ -377,6 +382,7 @@ impl Connection {
         }
         let right = match self.wire {
             Wire::WebSocket(_) => self.check_frames(exchange, got),
+            Wire::Http(_) => self.check_http(exchange, got),
             _ => Ok(self.check_bytes(exchange, got)),
         };
         let asked = StreamPosition { message: self.sent.message * exchange.answers(), ..self.sent };
@@ -423,6 +429,29 @@ impl Connection {
         self.answered.advance(got, exchange.answer_bytes(), |position, part| {
             exchange.matches(id, position.message, position.offset, part)
         })
+    }
+
+    fn check_http<E: Exchange>(&mut self, exchange: &E, mut got: &[u8]) -> Result<bool, Fault> {
+        let Wire::Http(answers) = &mut self.wire else { return Ok(true) };
+        let answer_bytes = exchange.answer_bytes();
+        let answered = &mut self.answered;
+        loop {
+            let violation = |what| Fault::Violation(what, answered.message);
+            let Some((part, last)) = answers.next(&mut got).map_err(violation)? else {
+                return Ok(true);
+            };
+            let end = answered.offset + part.len() as u64;
+            if end > answer_bytes
+                || last && end < answer_bytes
+                || !exchange.matches(self.id, answered.message, answered.offset, part)
+            {
+                return Ok(false);
+            }
+            answered.offset = end;
+            if last {
+                *answered = StreamPosition { message: answered.message + 1, offset: 0 };
+            }
+        }
     }
 
     fn check_frames<E: Exchange>(&mut self, exchange: &E, mut got: &[u8]) -> Result<bool, Fault> {

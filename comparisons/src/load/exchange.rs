@@ -39,6 +39,11 @@ pub(crate) trait Exchange {
         None
     }
 
+    /// Whether requests and answers are those of HTTP/1.1. An answer is then the body alone.
+    fn is_http(&self) -> bool {
+        false
+    }
+
     /// The length of a request; zero if connecting is the request.
     fn request_bytes(&self) -> u64;
 

@@ -82,11 +82,12 @@ impl Target {
     }
 }
 
-/// The options of a steady load: `echo`, `deflate`, `fetch` and `sink`.
+/// The options of a steady load: `echo`, `deflate`, `fetch`, `object` and `sink`.
 #[derive(Args, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Steady {
-    /// The length of a message (of `fetch`, of the answer), before it is framed or compressed.
+    /// The length of a message (of `fetch`, of the answer; of `object`, of the object), before it is framed or
+    /// compressed.
     #[arg(long, value_name = "BYTES")]
     pub(crate) payload: Payload,
     /// How many connections.

@@ -274,9 +274,9 @@ impl<E: Exchange> Session<E> {
         match opened {
             Ok(stream) => {
                 let id = self.first_id.wrapping_add(index as u32);
-                let login = self.exchange.login();
+                let (login, is_http) = (self.exchange.login(), self.exchange.is_http());
                 self.connections[index] =
-                    Some(Connection::new(stream, id, dialer.upgrade(), login));
+                    Some(Connection::new(stream, id, dialer.upgrade(), login, is_http));
                 self.open += 1;
             }
             Err(error) => self.tally.fault(index, &Fault::Connect(error)),

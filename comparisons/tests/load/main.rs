@@ -17,6 +17,7 @@ mod churn;
 mod hold;
 mod iggy;
 mod limit;
+mod object;
 mod source;
 mod steady;
 mod subscribe;
