@@ -3,6 +3,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod objects;
+
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
 use std::num::NonZero;
@@ -39,6 +41,8 @@ pub enum ExtraOption {
     Tls,
     /// `--fault none|slow|slower|corrupt`.
     Fault,
+    /// `--objects DIR`, which is needed, and `--chunk BYTES`.
+    Objects,
 }
 
 /// A fault on purpose.
@@ -81,6 +85,10 @@ pub struct Args {
     pub workers: NonZero<usize>,
     /// `--tls-cert` and `--tls-key`, for a server that takes them.
     pub tls: Option<[PathBuf; 2]>,
+    /// `--objects`, for a server that takes it: the folder of the objects. Otherwise empty.
+    pub objects: PathBuf,
+    /// `--chunk`: the bytes of each chunk of a body. Default: bodies are sent with their length.
+    pub chunk_bytes: Option<NonZero<usize>>,
 }
 
 /// A server's `main`. Reads the command line, moves this thread and its later threads to the core, and serves. It
@@ -165,10 +173,12 @@ fn parse(
         ExtraOption::Workers => " [--workers N]",
         ExtraOption::Tls => " --tls-cert FILE --tls-key FILE",
         ExtraOption::Fault => " [--fault none|slow|slower|corrupt]",
+        ExtraOption::Objects => " --objects DIR [--chunk BYTES]",
     };
     let wrong = |what: String| format!("{what}; usage: {name} ADDR{option} [--core N]");
     let (mut addr, mut ring, mut core, mut workers) = (None, Ring::Default, None, None);
     let (mut chain, mut key) = (None, None);
+    let (mut objects, mut chunk_bytes) = (None, None);
     let (mut runtime, mut fault) = ("tokio".to_owned(), Fault::None);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| wrong(format!("{word} needs a value")));
@@ -203,6 +213,13 @@ fn parse(
             }
             ("--tls-cert", ExtraOption::Tls) => chain = Some(PathBuf::from(value()?)),
             ("--tls-key", ExtraOption::Tls) => key = Some(PathBuf::from(value()?)),
+            ("--objects", ExtraOption::Objects) => objects = Some(PathBuf::from(value()?)),
+            ("--chunk", ExtraOption::Objects) => {
+                let value = value()?;
+                let number = value.parse().ok();
+                chunk_bytes =
+                    Some(number.ok_or_else(|| wrong(format!("no chunk has {value:?} bytes")))?);
+            }
             (text, _) if addr.is_none() && !text.starts_with('-') => {
                 let parsed = text.parse().map_err(|_| wrong(format!("{text:?} is not IP:PORT")))?;
                 addr = Some(parsed);
@@ -218,7 +235,11 @@ fn parse(
     if extra == ExtraOption::Tls && tls.is_none() {
         return Err(wrong("a certificate or a key is missing".to_owned()));
     }
-    Ok(Args { addr, runtime, ring, core, fault, workers, tls })
+    if extra == ExtraOption::Objects && objects.is_none() {
+        return Err(wrong("the folder of the objects is missing".to_owned()));
+    }
+    let objects = objects.unwrap_or_default();
+    Ok(Args { addr, runtime, ring, core, fault, workers, tls, objects, chunk_bytes })
 }
 
 /// Moves this thread to its cores: one core for each worker, from `core` on. Later threads inherit them.
