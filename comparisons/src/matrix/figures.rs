@@ -50,17 +50,29 @@ const ALL: &[&str] = &[
     "fetch",
     "hold",
     "limit",
+    "object",
     "produce",
     "sink",
     "source",
     "subscribe",
 ];
-const MESSAGES: &[&str] =
-    &["arrivals", "consume", "deflate", "echo", "fetch", "produce", "sink", "source", "subscribe"];
+const MESSAGES: &[&str] = &[
+    "arrivals",
+    "consume",
+    "deflate",
+    "echo",
+    "fetch",
+    "object",
+    "produce",
+    "sink",
+    "source",
+    "subscribe",
+];
 const LATENCY: &[&str] =
-    &["arrivals", "consume", "deflate", "echo", "fetch", "produce", "sink", "subscribe"];
-const STEADY: &[&str] = &["deflate", "echo", "fetch", "sink"];
-const SCHEDULED: &[&str] = &["arrivals", "churn", "deflate", "echo", "fetch", "sink", "subscribe"];
+    &["arrivals", "consume", "deflate", "echo", "fetch", "object", "produce", "sink", "subscribe"];
+const STEADY: &[&str] = &["deflate", "echo", "fetch", "object", "sink"];
+const SCHEDULED: &[&str] =
+    &["arrivals", "churn", "deflate", "echo", "fetch", "object", "sink", "subscribe"];
 const ARRIVALS: &[&str] = &["arrivals"];
 const BURST: &[&str] = &["burst"];
 const CHURN: &[&str] = &["churn"];

@@ -12,6 +12,7 @@ use super::calls::{PerfStat, SystemCalls};
 use super::credentials::Credentials;
 use super::interrupt::Interrupt;
 use super::load_process::{self, Measurement};
+use super::objects_folder::ObjectsFolder;
 use super::pairs::Pairing;
 use super::program::{Running, SERVER_STDERR};
 use super::progress::{self, Progress};
@@ -29,6 +30,8 @@ const SAVE_EVERY: Duration = Duration::from_secs(30);
 pub(crate) fn rounds(results: &mut Results, folder: &Path) -> Result<(), Failure> {
     let interrupt = Interrupt::listen().map_err(no_signals)?;
     let credentials = Credentials::create(folder)?;
+    let objects = results.workloads.iter().filter_map(|it| it.workload.load.object_bytes());
+    let _objects = ObjectsFolder::create(folder, objects)?;
     let progress = Progress::of(results);
     let mut saved = Instant::now();
     for index in 0..results.workloads.len() {

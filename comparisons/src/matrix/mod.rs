@@ -22,6 +22,7 @@ mod html;
 pub(crate) mod interrupt;
 pub(crate) mod load_process;
 mod measure;
+mod objects_folder;
 mod overview;
 pub(crate) mod page;
 mod pairs;

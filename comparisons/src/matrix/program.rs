@@ -15,6 +15,7 @@ use super::Failure;
 use super::credentials::Credentials;
 use super::data_folder::DataFolder;
 use super::interrupt::Interrupt;
+use super::objects_folder::ObjectsFolder;
 use super::servers::{FOLDER, Server};
 
 /// The load generator, which is built like the servers.
@@ -62,11 +63,12 @@ impl Server {
         self.run.iter().any(|word| word == "{password}")
     }
 
-    /// The arguments of its program. `data`: the folder that it is to keep its data in.
+    /// The arguments of its program. `data`: the folder that it is to keep its data in. `folder`: that of the run.
     pub(crate) fn args(
         &self,
         credentials: &Credentials,
         data: &Path,
+        folder: &Path,
     ) -> impl Iterator<Item = OsString> {
         self.run[1..].iter().map(move |word| match &**word {
             "{addr}" => ADDR.into(),
@@ -74,6 +76,7 @@ impl Server {
             "{key}" => credentials.key().into(),
             "{password}" => credentials.password().into(),
             "{data}" => data.into(),
+            "{objects}" => ObjectsFolder::path(folder).into(),
             word => word.into(),
         })
     }
@@ -211,7 +214,8 @@ impl Running {
         let cannot = |error: io::Error| Failure::new(format!("cannot make room for data: {error}"));
         let data = server.has_data().then(|| DataFolder::within(folder));
         let data = data.transpose().map_err(cannot)?;
-        command.args(server.args(credentials, data.as_ref().map_or(folder, DataFolder::path)));
+        let data_path = data.as_ref().map_or(folder, DataFolder::path);
+        command.args(server.args(credentials, data_path, folder));
         let place = Placement { core, folder };
         let running = Self::spawn(command, &server.name, 1, place, interrupt)?;
         Ok(running.with_data(data))

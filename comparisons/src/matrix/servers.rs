@@ -20,7 +20,7 @@ const REPEATED: &str = "again";
 
 /// What may stand for a value in a command, until it is run.
 const AT_BUILD: [&str; 2] = ["{programs}", "{target}"];
-const AT_RUN: [&str; 5] = ["{addr}", "{cert}", "{key}", "{password}", "{data}"];
+const AT_RUN: [&str; 6] = ["{addr}", "{cert}", "{key}", "{password}", "{data}", "{objects}"];
 
 /// All entries, one for each runtime where an entry has several.
 #[derive(Clone, Debug)]
@@ -68,6 +68,8 @@ pub(crate) enum Service {
     Iggy,
     /// Each message that is published is pushed to all subscribers.
     Fanout,
+    /// Objects over HTTP.
+    Object,
 }
 
 /// What each row of a workload is compared with.
@@ -380,6 +382,7 @@ impl Service {
             Self::Source => "/source",
             // `load` knows the paths below.
             Self::Iggy | Self::Fanout => "/",
+            Self::Object => "/object",
         }
     }
 }
@@ -393,6 +396,7 @@ impl Display for Service {
             Self::Source => "source",
             Self::Iggy => "iggy",
             Self::Fanout => "fanout",
+            Self::Object => "object",
         })
     }
 }
@@ -489,6 +493,9 @@ mod tests {
             run("compio/fsync-never", Service::Iggy),
             format!("{ours} --tcp {{addr}} {data}")
         );
+        let objects = "--http {addr} --origin {objects} --chunk 4096";
+        assert_eq!(run("compio/chunk-4k", Service::Object), format!("{ours} {objects}"));
+        assert_eq!(run("object-epoll", Service::Object), "object-epoll {addr} --objects {objects}");
         assert_eq!(run_echo("ws-faulty/slow"), "ws-faulty {addr} --fault slow");
         let traits = run_echo("traits-monoio/ring-default");
         assert_eq!(
@@ -554,7 +561,7 @@ mod tests {
             (
                 "compio/ring-defualt",
                 Service::Echo,
-                "no option \"ring-defualt\": it has again, fsync-batch, fsync-never, hops-app, ring-default, stalls-off, tls,",
+                "no option \"ring-defualt\": it has again, chunk-16k, chunk-4k, fsync-batch, fsync-never, hops-app, ring-default, stalls-off, tls,",
             ),
             (
                 "echo-epoll/ring-default",

@@ -64,6 +64,7 @@ pub(crate) const fn service(load: &Load) -> Service {
         Load::Fetch(_) | Load::Source(_) => Service::Source,
         Load::Consume(_) | Load::Produce(_) => Service::Iggy,
         Load::Subscribe(_) => Service::Fanout,
+        Load::Object(_) => Service::Object,
     }
 }
 
@@ -110,6 +111,7 @@ impl Workload {
             | Load::Deflate(_)
             | Load::Echo(_)
             | Load::Fetch(_)
+            | Load::Object(_)
             | Load::Produce(_)
             | Load::Sink(_)
             | Load::Source(_) => true,

@@ -179,7 +179,8 @@ impl Lab<'_> {
         let mut words = network.map_or_else(Vec::new, |network| network.entered().to_vec());
         words.extend(scenario.open_files.into_iter().flat_map(limited));
         let mut command = prefixed(&words, &server.program()?);
-        command.args(server.args(self.credentials, self.folder)).stdin(Stdio::null());
+        let args = server.args(self.credentials, self.folder, self.folder);
+        command.args(args).stdin(Stdio::null());
         if program == Program::Naive {
             command.arg("--events").arg(&events);
         }

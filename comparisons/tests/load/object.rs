@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use owned_io_comparisons::load::object::content;
 
+use super::windows::Windows;
 use super::{load, server};
 
 /// Answers each request for an object, in chunks of so many bytes if that is given. `change` may alter the answer, and
@@ -66,6 +67,18 @@ fn an_object_at_a_rate() {
     let run = load("object", objects(None, |_, _| ()), options);
     run.is_clean();
     assert_eq!(run.number("/latency_us/count"), 40.0, "{}", run.stdout);
+}
+
+#[test]
+fn an_object_in_windows() {
+    let options = "--connections 2 --payload 1024 --in-flight 4 --seconds 1";
+    let mut load = Windows::start("object", objects(Some(100), |_, _| ()), options);
+    let line = load.ask("window 100");
+    let messages = &line["report"]["messages"];
+    assert!(messages["received"].as_u64() > Some(0), "{line}");
+    assert_eq!(messages["sent"], messages["received"], "{line}");
+    assert_eq!(load.ask("end")["connections"]["opened"], 2);
+    assert_eq!(load.finish(), (Some(0), String::new()));
 }
 
 #[test]
