@@ -438,7 +438,8 @@ impl Connection {
         loop {
             let violation = |what| Fault::Violation(what, answered.message);
             let Some((part, last)) = answers.next(&mut got).map_err(violation)? else {
-                return Ok(true);
+                // The beginning of an answer that was not asked for is wrong, too.
+                return Ok(answers.is_between_answers() || answered.message < self.sent.message);
             };
             let end = answered.offset + part.len() as u64;
             if end > answer_bytes

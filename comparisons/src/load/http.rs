@@ -79,6 +79,11 @@ impl HttpAnswers {
         }
     }
 
+    /// Whether the next byte begins an answer.
+    pub(crate) fn is_between_answers(&self) -> bool {
+        self.state == State::Head && self.partial.is_empty()
+    }
+
     /// Takes a head off `got`; none when it is not complete. Returns what follows it.
     fn take_head(&mut self, got: &mut &[u8]) -> Result<Option<State>, &'static str> {
         let all = *got;
@@ -158,7 +163,11 @@ fn body(head: &[u8]) -> Result<State, &'static str> {
     for line in lines {
         let (name, value) = line.split_once(':').ok_or("a header without a colon")?;
         if name.eq_ignore_ascii_case("content-length") {
-            let number: u64 = value.trim().parse().map_err(|_| "a Content-Length that is no number")?;
+            let digits = value.trim();
+            // `parse` would accept a sign.
+            let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+            let number: Option<u64> = digits.parse().ok().filter(|_| is_number);
+            let number = number.ok_or("a Content-Length that is no number")?;
             if length.replace(number).is_some() {
                 return Err("two lengths");
             }
@@ -201,7 +210,7 @@ mod tests {
             }
             assert!(got.is_empty());
         }
-        assert_eq!((answers.state, answers.partial.len()), (State::Head, 0));
+        assert!(answers.is_between_answers());
         Ok(bodies)
     }
 
@@ -225,9 +234,14 @@ mod tests {
         let mut got = first;
         assert_eq!(answers.next(&mut got), Ok(Some((&b"on"[..], false))));
         assert_eq!(answers.next(&mut got), Ok(None));
+        assert!(!answers.is_between_answers());
         got = second;
         assert_eq!(answers.next(&mut got), Ok(Some((&b"e"[..], true))));
         assert_eq!(answers.next(&mut got), Ok(None));
+        assert!(answers.is_between_answers());
+        got = b"H";
+        assert_eq!(answers.next(&mut got), Ok(None));
+        assert!(!answers.is_between_answers());
     }
 
     #[test]
@@ -244,6 +258,7 @@ mod tests {
             (sized("length: 3", two), "two lengths"),
             (sized("length: 3", both), "with a length that is chunked"),
             (sized("length: 3", "length: three"), "no number"),
+            (sized("length: 3", "length: +3"), "no number"),
             (sized("content-length", "x-length"), "without a length"),
             (chunked("Chunked", "gzip, chunked"), "not chunked"),
             (chunked("2\r\n", "2;a=b\r\n"), "no number"),

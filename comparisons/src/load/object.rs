@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use super::exchange::{Exchange, xorshift};
 use super::{Failure, Report, Steady, Target, steady};
 
-/// The content of objects repeats after so many bytes. It is a prime, so that a block of a power of two that is missing or
-/// at another place is found. What answers are compared with fits into a core's cache, so that comparing costs `load`
+/// The content of objects repeats after so many bytes. It is a prime, so that a block of a power of two that is missing
+/// or at another place is found. What answers are compared with fits into a core's cache, so that comparing costs `load`
 /// less than receiving.
 const PERIOD: usize = 65_521;
 

@@ -1,6 +1,6 @@
 //! `object`.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 
 use owned_io_comparisons::load::object::content;
@@ -28,7 +28,7 @@ fn objects(
             number += 1;
             stream.write_all(&answer)?;
         }
-        io::Result::Ok(())
+        Ok(())
     })
 }
 
@@ -112,6 +112,9 @@ fn answers_that_are_wrong() {
     // Both come at once.
     let options = options.replace("100000", "100");
     load("object", objects(None, twice), &options).is_wrong("more came than");
+    // The first byte of a head is too much already.
+    let more = |number, answer: &mut Vec<u8>| answer.extend((number == 5).then_some(b'H'));
+    load("object", objects(Some(7), more), &options).is_wrong("more came than");
 }
 
 #[test]
