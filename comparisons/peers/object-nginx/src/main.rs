@@ -52,12 +52,7 @@ fn start(addr: SocketAddr, objects: &Path, folder: &Path, sendfile: &str) -> io:
 }
 
 /// The command that this process becomes. The socket listens already: clients wait until nginx accepts them.
-fn prepare(
-    addr: SocketAddr,
-    objects: &Path,
-    folder: &Path,
-    sendfile: &str,
-) -> io::Result<Command> {
+fn prepare(addr: SocketAddr, objects: &Path, folder: &Path, sendfile: &str) -> io::Result<Command> {
     if !Path::new(NGINX).exists() {
         let why = format!("there is no {NGINX}: comparisons/peers/install installs it");
         return Err(io::Error::new(ErrorKind::NotFound, why));
