@@ -9,8 +9,10 @@
 //! A load may have something to do besides, while no message is in flight: its [`Upkeep`].
 //!
 //! Each line is answered by one line of JSON: a [`WindowAnswer`], for `end` the [`Report`] alone. In between, `load` waits
-//! for stdin, and answers pings now and then. A window ends when time is over *and* everything that was sent is answered:
-//! its messages are all answers, and the server is idle at both of its ends, so that its CPU time is all for them.
+//! for stdin, and keeps the connections: it answers pings, and sends a request of HTTP now and then.
+//!
+//! A window ends when time is over *and* everything that was sent is answered: its messages are all answers, and the
+//! server is idle at both of its ends, so that its CPU time is all for them.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Write};
@@ -44,6 +46,9 @@ const SETTLE_EVERY: Duration = Duration::from_millis(1);
 /// How often pings are answered between windows. This project's server sends one after 30 s of silence, and closes the
 /// connection if it is not answered for 20 s. Other rows may be measured for longer than that.
 const PINGS_EVERY: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+
+/// How often connections of HTTP have requests between windows. This project's server closes one that is idle for 10 s.
+const REQUESTS_EVERY: Timespec = Timespec { tv_sec: 4, tv_nsec: 0 };
 
 /// The answer to `warm-up` and `window`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -204,14 +209,19 @@ struct Windows<E> {
 }
 
 impl<E: Exchange> Windows<E> {
-    /// Waits for a line on stdin, and answers pings meanwhile. None: stdin has ended.
+    /// Waits for a line on stdin, and keeps the connections meanwhile. None: stdin has ended.
     fn next_line(&mut self) -> Result<Option<String>, Failure> {
+        let is_http = self.session.exchange.is_http();
+        let every = if is_http { REQUESTS_EVERY } else { PINGS_EVERY };
         while self.stdin.buffer().is_empty() {
             let mut stdin = [PollFd::new(self.stdin.get_ref(), PollFlags::IN)];
-            if poll(&mut stdin, Some(&PINGS_EVERY)).map_err(unread)? > 0 {
+            if poll(&mut stdin, Some(&every)).map_err(unread)? > 0 {
                 break;
             }
             self.session.catch_up()?;
+            if is_http {
+                self.send_once()?;
+            }
         }
         let mut line = String::new();
         let len = self.stdin.read_line(&mut line).map_err(unread)?;
@@ -290,6 +300,14 @@ impl<E: Exchange> Windows<E> {
                 }
             }
         }
+    }
+
+    /// Sends once as much as there is room for, and waits for the answers.
+    fn send_once(&mut self) -> Result<(), Failure> {
+        let now = self.clock.now();
+        // The server is not left alone.
+        self.last = None;
+        self.drive(now, &mut Histogram::new(), &mut Recorder::new(now, now))
     }
 
     /// Sends as much as there is room for.

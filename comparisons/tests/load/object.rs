@@ -2,11 +2,16 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
 
 use owned_io_comparisons::load::object::content;
 
 use super::windows::Windows;
 use super::{load, server};
+
+/// A server ends a connection that is idle for so long. `load` sends a request every 4 s.
+const IDLE_MAX: Duration = Duration::from_secs(7);
 
 /// Answers each request for an object, in chunks of so many bytes if that is given. `change` may alter the answer, and
 /// gets the number of earlier requests.
@@ -15,6 +20,7 @@ fn objects(
     change: impl Fn(usize, &mut Vec<u8>) + Send + Sync + 'static,
 ) -> SocketAddr {
     server(move |_, mut stream| {
+        stream.set_read_timeout(Some(IDLE_MAX))?;
         let mut requests = BufReader::new(stream.try_clone()?).lines();
         let mut number = 0;
         while let Some(line) = requests.next() {
@@ -79,6 +85,18 @@ fn an_object_in_windows() {
     assert_eq!(messages["sent"], messages["received"], "{line}");
     assert_eq!(load.ask("end")["connections"]["opened"], 2);
     assert_eq!(load.finish(), (Some(0), String::new()));
+}
+
+#[test]
+fn connections_are_kept_between_windows() {
+    let options = "--connections 2 --payload 1024 --seconds 1";
+    let mut load = Windows::start("object", objects(None, |_, _| ()), options);
+    load.ask("window 10");
+    thread::sleep(IDLE_MAX + Duration::from_secs(1));
+    let line = load.ask("window 10");
+    let report = &line["report"];
+    assert_eq!(report["connections"]["errors"], serde_json::json!({}), "{line}");
+    assert_eq!(report["messages"]["sent"], report["messages"]["received"], "{line}");
 }
 
 #[test]
