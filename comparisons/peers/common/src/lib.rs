@@ -132,11 +132,16 @@ pub fn listen_with_backlog(addr: SocketAddr, backlog: i32) -> io::Result<TcpList
     listen().map_err(|error| no_listener(addr, error))
 }
 
-/// Prints that the server listens, with its address.
+/// Prints that a server of echo listens, with its address.
 pub fn print_listening(addr: SocketAddr) {
+    print_service("echo", addr);
+}
+
+/// The same for a server of something else.
+pub fn print_service(name: &str, addr: SocketAddr) {
     let mut stdout = io::stdout().lock();
     // The reader may have closed the pipe.
-    let _ = writeln!(stdout, "listening echo {addr}").and_then(|()| stdout.flush());
+    let _ = writeln!(stdout, "listening {name} {addr}").and_then(|()| stdout.flush());
 }
 
 /// Prints the first error of accept. The caller then waits for [`ACCEPT_PAUSE`].

@@ -46,7 +46,7 @@ fn serve(args: Args) -> io::Result<()> {
     };
     let data = EventData::new_u64(LISTENER);
     epoll::add(&server.epoll, &server.listener, data, EventFlags::IN)?;
-    peers_common::print_listening(server.listener.local_addr()?);
+    peers_common::print_service("object", server.listener.local_addr()?);
     let mut events = Vec::with_capacity(EVENTS_MAX);
     loop {
         let timeout = server.timeout();

@@ -43,7 +43,7 @@ fn serve(args: Args) -> io::Result<()> {
     let runtime = builder.enable_all().build_local(LocalOptions::default());
     runtime.map_err(peers_common::no_runtime)?.block_on(async {
         let listener = TcpListener::from_std(listener)?;
-        peers_common::print_listening(listener.local_addr()?);
+        peers_common::print_service("object", listener.local_addr()?);
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => drop(spawn_local(answer(stream, Rc::clone(&objects)))),

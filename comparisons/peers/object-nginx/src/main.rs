@@ -69,7 +69,7 @@ fn prepare(addr: SocketAddr, objects: &Path, folder: &Path, sendfile: &str) -> i
     let mut nginx = Command::new(NGINX);
     nginx.arg("-p").arg(&folder).arg("-c").arg(&file).args(["-e", "stderr"]);
     nginx.env("NGINX", format!("{};", listener.into_raw_fd()));
-    peers_common::print_listening(addr);
+    peers_common::print_service("object", addr);
     Ok(nginx)
 }
 

@@ -27,6 +27,6 @@ fn serve(args: Args) -> io::Result<()> {
     let listener = peers_common::listen(args.addr)?;
     let addr = listener.local_addr()?;
     let mut server = server::Server::new(listener, answers).map_err(peers_common::no_runtime)?;
-    peers_common::print_listening(addr);
+    peers_common::print_service("object", addr);
     server.run()
 }
