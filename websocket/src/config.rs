@@ -72,9 +72,9 @@ pub struct StreamConfig {
     /// program hold a queue for ever.
     pub write_timeout: Option<Duration>,
     /// How long the peer may take for its part of the closing handshake, and then to end the stream
-    /// where we [wait](crate::stream::Incoming::receive) for that. The
-    /// time begins when the peer last accepted some of the close frame or of the data before it.
-    /// Default 5 s: enough for two round trips and some lost packets.
+    /// where we [wait](crate::stream::Incoming::receive) for that. The time begins when the peer
+    /// last accepted some of the close frame or of the data before it. Default 5 s: enough for two
+    /// round trips and some lost packets.
     pub close_timeout: Duration,
 }
 

@@ -3,6 +3,7 @@
 mod common;
 mod ends;
 
+use std::cell::Cell;
 use std::io::ErrorKind;
 use std::pin::pin;
 use std::time::Duration;
@@ -12,8 +13,8 @@ use ends::{
     NORMAL, Protocol, buffers, pair, raw_client, read_to_end, request, seconds_since, simulate,
 };
 use owned_io::{
-    ByteStream, Clock, Executor, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWriteExt, Pool,
-    PoolConfig, select,
+    ByteStream, Clock, Executor, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt,
+    Pool, PoolConfig, select,
 };
 use owned_io_sim::{Sim, pipe};
 use owned_io_websocket::handshake::{Offer, Refusal};
@@ -354,19 +355,62 @@ fn a_server_does_not_wait_once_both_have_closed() {
     });
 }
 
-/// It must not. The server reads on, because it would reset the connection otherwise, and the client might not see the
-/// close frame.
+/// The server reads on, because it would reset the connection otherwise, and the client might not see the close frame.
 #[test]
 fn a_client_that_sends_behind_its_close_frame_has_the_close_timeout() {
+    let waited = Cell::new(0);
     simulate(|| async {
         let mut bytes = frame(Role::Server, FIN | CLOSE, b"\x03\xE8");
         bytes.extend_from_slice(&[0; 100]);
-        // With the request, so that one read brings both.
         let (mut server, mut raw) = raw_client(Config::default(), buffers(), &bytes).await;
         let start = Sim::now();
         assert_eq!(server.incoming.receive().await.unwrap(), None);
-        assert_eq!(seconds_since(start), 5);
+        match seconds_since(start) {
+            5 => waited.set(waited.get() + 1),
+            // A read has ended right behind the close frame.
+            seconds => assert_eq!(seconds, 0),
+        }
+        drop(server);
         assert_eq!(read_to_end(&mut raw).await, b"\x88\x02\x03\xE8");
+    });
+    assert!(waited.get() > 0, "the server never waited");
+}
+
+/// A client that receives a ping behind its close frame answers it (RFC 6455 section 5.5.2).
+#[test]
+fn a_client_that_owes_a_pong_has_the_close_timeout() {
+    simulate(|| async {
+        for answers in [false, true] {
+            let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
+            server.outgoing.ping(b"").unwrap();
+            server.outgoing.flush().await.unwrap();
+            let start = Sim::now();
+            let serving = Sim::spawn(async move {
+                assert_eq!(server.incoming.receive().await.unwrap(), None);
+            });
+            let close = frame(Role::Server, FIN | CLOSE, b"\x03\xE8");
+            raw.write_all(close).await.into_result().unwrap();
+            if answers {
+                Sim::sleep(Duration::from_secs(2)).await;
+                let pong = frame(Role::Server, FIN | PONG, b"");
+                raw.write_all(pong).await.into_result().unwrap();
+                raw.shutdown().await.unwrap();
+            }
+            serving.await.unwrap();
+            assert_eq!(seconds_since(start), if answers { 2 } else { 5 });
+            assert_eq!(read_to_end(&mut raw).await, b"\x89\x00\x88\x02\x03\xE8");
+        }
+
+        // One that was answered before is over.
+        let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
+        server.outgoing.ping(b"").unwrap();
+        server.outgoing.flush().await.unwrap();
+        let mut bytes = frame(Role::Server, FIN | PONG, b"");
+        bytes.extend(frame(Role::Server, FIN | CLOSE, b"\x03\xE8"));
+        raw.write_all(bytes).await.into_result().unwrap();
+        let start = Sim::now();
+        assert_eq!(server.incoming.receive().await.unwrap(), None);
+        assert_eq!(seconds_since(start), 0);
     });
 }
 

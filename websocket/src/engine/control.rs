@@ -32,6 +32,8 @@ pub struct Control {
     has_peer_closed: Cell<bool>,
     /// Whether nothing may be sent any more, not even a close frame.
     has_ended: Cell<bool>,
+    /// Whether a ping was sent and no pong has arrived since.
+    has_unanswered_ping: Cell<bool>,
     failure: Cell<Option<ProtocolError>>,
     timers: Timers,
     pong: ControlSlot,
@@ -73,6 +75,7 @@ impl Control {
             has_peer_closed: Cell::new(false),
             failure: Cell::new(None),
             has_ended: Cell::new(false),
+            has_unanswered_ping: Cell::new(false),
         }
     }
 
@@ -248,6 +251,16 @@ impl Control {
         }
     }
 
+    pub(super) fn handle_pong(&self) {
+        self.has_unanswered_ping.set(false);
+    }
+
+    /// Whether the peer owes a pong. It sends one behind its close frame too, if it receives the
+    /// ping before our close frame (section 5.5.2).
+    pub(crate) fn has_unanswered_ping(&self) -> bool {
+        self.has_unanswered_ping.get()
+    }
+
     pub(super) fn handle_close(&self, frame: CloseFrame<'_>) {
         self.has_peer_closed.set(true);
         self.queue_close(frame.code.map_or(ControlPayload::EMPTY, ControlPayload::code));
@@ -284,7 +297,9 @@ impl Control {
             return Some((Opcode::Close, close));
         }
         self.has_due_frames.set(false);
-        self.ping.take().map(|ping| (Opcode::Ping, ping))
+        let ping = self.ping.take()?;
+        self.has_unanswered_ping.set(true);
+        Some((Opcode::Ping, ping))
     }
 
     fn handle_write(&self, now: Instant, is_blocked: bool) {

@@ -476,7 +476,10 @@ impl Receiver {
                 control.handle_close(frame);
                 Event::Close(frame)
             }
-            _ => Event::Pong(payload),
+            _ => {
+                control.handle_pong();
+                Event::Pong(payload)
+            }
         })
     }
 

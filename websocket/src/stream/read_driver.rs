@@ -139,15 +139,18 @@ impl<H: OwnedRead> ReadDriver<H> {
     }
 
     /// Ends a connection that the peer has closed. The answer to its close frame is sent or queued.
-    /// `has_unread`: the peer sent something behind its close frame, although it must not.
+    /// `has_unread`: something came with the peer's close frame, behind it.
     ///
-    /// A server does not wait for its peer, which sends no more and waits for the end of the stream
-    /// (RFC 6455 section 7.1.1). A client waits for its server.
+    /// A client waits for its server, which ends the stream first (RFC 6455 section 7.1.1). A server
+    /// waits only for a peer that may send more: one that has sent something behind its close frame,
+    /// or owes a pong.
     pub(super) async fn close(&mut self, has_unread: bool) {
         self.phase = Phase::Ended(None);
-        if has_unread || !self.shared.is_server() || self.flush().await.is_err() {
-            self.linger().await;
+        let may_send = has_unread || self.shared.control.has_unanswered_ping();
+        if self.shared.is_server() && !may_send && self.flush().await.is_ok() {
+            self.shared.shut_down(); // reads return what has arrived, and then the end
         }
+        self.linger().await;
     }
 
     /// Waits until the peer ends the stream or the time is up, and writes what is left meanwhile,
