@@ -38,7 +38,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(1);
 
 /// Watches event loops from a thread of its own. Clones are the same detector; it ends with the last of them.
 ///
-/// It starts three threads, and a fourth for a [`Probe`](crate::Probe). Dropping it waits for them, at most 1 s. In a
+/// It starts three threads, and a fourth for a [`Probe`]. Dropping it waits for them, at most 1 s. In a
 /// child after a fork it is inert, and a child may start its own. See the [crate] for a whole program.
 #[derive(Debug, Clone)]
 pub struct Detector {
@@ -430,7 +430,7 @@ mod tests {
             (Duration::ZERO, Duration::from_millis(1)),
             (Duration::MAX, Duration::from_secs(3_600)),
         ] {
-            let mut probe = crate::Probe::new(([127, 0, 0, 1], 1).into(), "");
+            let mut probe = Probe::new(([127, 0, 0, 1], 1).into(), "");
             (probe.interval, probe.limit) = (duration, duration);
             let config = Config {
                 interval: duration,
