@@ -1,6 +1,8 @@
 //! Recorded evidence gets the verdict that its file is named after: `<class>-<what>.json`, or
 //! `<class>+<class>-<what>.json` if it has several.
 
+use std::net::SocketAddr;
+
 use owned_io_stalls::evidence::ProbeResult;
 use owned_io_stalls::{Class, Evidence, Incident, judge};
 use serde_json::json;
@@ -96,6 +98,11 @@ fn a_lost_accept_needs_two_probes_and_their_listener() {
     assert!(is_late(None) && !is_late(Some(60)));
     assert!(!lost(&|it| probe(it, &|probe| probe.at_ms = 9_000)));
     assert!(!lost(&|it| probe(it, &|probe| probe.took_ms = 10)));
+    // Another accept loop that waits on purpose explains nothing.
+    let is_paused = |addr: SocketAddr| lost(&|it| it.looks[0].accept_pauses = vec![addr]);
+    let evidence: Evidence = serde_json::from_str(&text).unwrap();
+    let probed = evidence.looks.last().unwrap().probe.as_ref().unwrap().addr;
+    assert!(!is_paused(probed) && is_paused(([127, 0, 0, 1], 1).into()));
     for any in ["0.0.0.0", "::"] {
         let is_any = |it: &mut Evidence| {
             for look in &mut it.looks {

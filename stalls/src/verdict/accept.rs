@@ -193,12 +193,15 @@ fn silent_probes(evidence: &Evidence) -> Option<String> {
             && look.heart_late_ms.is_none()
             && look.listeners.iter().filter(is_probed).all(|listener| listener.queue == 0)
     });
+    // An accept in progress may have taken it before the accept loop began to wait on purpose.
+    let pauses = |look: &Look| look.accept_pauses.iter().any(|addr| is_at(*addr, probe.addr));
     let looks = evidence.looks.iter().rev().take(2);
     let mut probed = looks.flat_map(|look| look.listeners.iter().filter(is_probed));
     if probe.outcome != ProbeOutcome::NoByte
         || probe.silent < SILENT_PROBES_MIN
         || !is_ours
         || !was_served
+        || evidence.looks.iter().any(pauses)
         || !probed.all(|listener| listener.queue == 0)
     {
         return None;
