@@ -19,6 +19,7 @@
 mod blocking;
 pub mod completion;
 pub mod connect;
+mod cpus;
 mod descriptors;
 pub mod file;
 pub mod listen;
@@ -34,6 +35,7 @@ mod transfer;
 pub mod uring;
 
 pub use blocking::spawn_blocking;
+pub use cpus::{allowed_cpus, pin_to_cpu};
 pub use descriptors::reserve_descriptors;
 pub use listener::{ListenSocket, Listener};
 pub use memory::memory_bytes;

@@ -36,6 +36,8 @@ pub struct Config {
     pub runtime: Option<String>,
     /// The number of workers.
     pub workers: NonZeroUsize,
+    /// The CPUs that workers are pinned to, in turn. Empty: they are not.
+    pub cpus: Vec<usize>,
     /// The memory of each worker that clients can make it hold.
     pub memory: Memory,
     /// The settings of io_uring.

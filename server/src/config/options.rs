@@ -57,6 +57,11 @@ pub struct Options {
     #[arg(long, value_name = "N")]
     pub workers: Option<NonZeroUsize>,
 
+    /// Pin each worker to one of the CPUs that this process may use: worker N to the N-th, and again from the first if there
+    /// are more workers [default: off]
+    #[arg(long, value_name = "SWITCH", num_args = 0..=1, default_missing_value = "on")]
+    pub pin: Option<Switch>,
+
     /// Ring settings of the io_uring runtimes: the best for a server, which need Linux 6.1, or the runtime's own.
     /// The last one counts, so that a script can have a default of its own [default: tuned]
     #[arg(long, value_name = "SET", overrides_with = "ring")]
@@ -286,6 +291,7 @@ impl Options {
         Self {
             runtime: self.runtime.or(file.runtime),
             workers: self.workers.or(file.workers),
+            pin: self.pin.or(file.pin),
             ring: self.ring.or(file.ring),
             echo: self.echo.or(file.echo),
             sink: self.sink.or(file.sink),
@@ -386,9 +392,14 @@ impl Options {
         let workers = self.workers.unwrap_or_else(cores);
         let (connections_max, memory) =
             divide_memory(self.memory_max, workers, self.connections_max)?;
+        let cpus = match self.pin.unwrap_or(Switch::Off) {
+            Switch::On => owned_io_os::allowed_cpus().map_err(|error| format!("--pin: {error}"))?,
+            Switch::Off => Vec::new(),
+        };
         Ok(Config {
             runtime: self.runtime,
             workers,
+            cpus,
             memory,
             ring: self.ring.unwrap_or_default(),
             listeners,

@@ -25,6 +25,24 @@ use tungstenite::Message;
 
 use server::{ENGINES, RUNTIMES, Server, announce, assert_closed, echoed};
 
+/// With three workers, the first and the last share a CPU where there are two.
+#[test]
+fn each_worker_is_pinned_to_a_cpu_in_turn() {
+    let allowed = owned_io_os::allowed_cpus().unwrap();
+    for runtime in RUNTIMES {
+        for (pin, is_pinned) in [(&["--pin"][..], true), (&["--pin", "off"], false), (&[], false)] {
+            let echo = ["--runtime", runtime, "--workers", "3", "--echo", "127.0.0.1:0"];
+            let server = Server::start_with(&[&echo, pin].concat());
+            let cpus = server.cpus_of_workers();
+            assert_eq!(cpus.len(), 3, "{cpus:?}");
+            for (worker, cpus) in cpus {
+                let only = [allowed[worker % allowed.len()]];
+                assert_eq!(cpus, if is_pinned { &only[..] } else { &allowed }, "{runtime} {worker}");
+            }
+        }
+    }
+}
+
 #[test]
 fn services_answer() {
     for runtime in RUNTIMES {

@@ -135,6 +135,27 @@ impl Server {
         (bytes("VmRSS:"), bytes("VmData:"))
     }
 
+    /// The number of each worker, and the CPUs that its thread may use, in the order of the numbers.
+    pub(super) fn cpus_of_workers(&self) -> Vec<(usize, Vec<usize>)> {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
+        let mut workers: Vec<_> = threads
+            .filter_map(|thread| {
+                let path = thread.unwrap().path();
+                let name = fs::read_to_string(path.join("comm")).ok()?; // a thread may end meanwhile
+                let worker = name.trim_end().strip_prefix("worker-")?.parse().unwrap();
+                let status = fs::read_to_string(path.join("status")).unwrap();
+                let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+                let ranges = list.unwrap().trim().split(',').map(|range| {
+                    let (first, last) = range.split_once('-').unwrap_or((range, range));
+                    first.parse::<usize>().unwrap()..=last.parse().unwrap()
+                });
+                Some((worker, ranges.flatten().collect()))
+            })
+            .collect();
+        workers.sort_unstable();
+        workers
+    }
+
     /// A field of the status of its process (proc_pid_status(5)).
     pub(super) fn status(&self, name: &str) -> String {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
