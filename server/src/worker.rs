@@ -35,7 +35,8 @@ use crate::watch::watch;
 pub(crate) async fn serve<R: Runtime + Files>(worker: Worker, server: &Server) -> io::Result<()> {
     let config = &server.config;
     if let Some(cpu) = config.cpus.get(worker.id % config.cpus.len().max(1)) {
-        let named = |error: io::Error| io::Error::new(error.kind(), format!("--pin: CPU {cpu}: {error}"));
+        let named =
+            |error: io::Error| io::Error::new(error.kind(), format!("--pin: CPU {cpu}: {error}"));
         owned_io_os::pin_to_cpu(*cpu).map_err(named)?;
     }
     let opening = pin!(Acceptor::for_clients::<R>(server, &worker));

@@ -37,7 +37,11 @@ fn each_worker_is_pinned_to_a_cpu_in_turn() {
             assert_eq!(cpus.len(), 3, "{cpus:?}");
             for (worker, cpus) in cpus {
                 let only = [allowed[worker % allowed.len()]];
-                assert_eq!(cpus, if is_pinned { &only[..] } else { &allowed }, "{runtime} {worker}");
+                assert_eq!(
+                    cpus,
+                    if is_pinned { &only[..] } else { &allowed },
+                    "{runtime} {worker}"
+                );
             }
         }
     }

@@ -357,7 +357,7 @@ mod tests {
         let probe = r#"{"addr": "127.0.0.1:80", "at_ms": 1900, "took_ms": 500, "limit_ms": 500,
             "outcome": "NoByte", "silent": 1}"#;
         let probe: ProbeResult = serde_json::from_str(probe).unwrap();
-        let elsewhere = ProbeResult { addr: ([127, 0, 0, 1], 81).into(), ..probe.clone() };
+        let elsewhere = ProbeResult { addr: ([127, 0, 0, 1], 81).into(), ..probe };
         evidence.looks[5].probe = Some(elsewhere);
         assert_eq!(judge(&evidence).class(), Class::Unknown, "of another listener");
         evidence.looks[5].probe = Some(probe);
