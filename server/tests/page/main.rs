@@ -11,7 +11,9 @@ use owned_io_sim::{Sim, SimStream};
 use owned_io_websocket::stream::{Message, WebSocket};
 use owned_io_websocket::{CloseCode, CloseFrame};
 use serde_json::{Value, json};
-use server::{ADMIN, HTTP, Producer, ask, closed, meanwhile, next, open, open_from, with_server};
+use server::{
+    ADMIN, HTTP, Producer, Viewer, ask, closed, meanwhile, next, open, open_from, with_server,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -158,13 +160,14 @@ fn only_the_page_of_this_server_may_open_its_websockets() {
     }
 }
 
-/// The drain waits for a client that does not answer the close. The viewer sees that, and is closed last.
+/// The drain waits for a client that does not answer the close. The viewers see that, and are closed last.
 #[test]
 fn a_viewer_sees_the_drain_to_its_end() {
     let outcome = with_server(&["--drain-seconds", "5", "--linger-seconds", "30"], async |stop| {
         let mut live = open(ADMIN, "/live").await;
         let deaf = open(HTTP, "/echo").await;
         next(&mut live).await;
+        let last = Viewer::open().await;
         stop.stop();
         let stopped = Sim::now();
         let mut draining = 0;
@@ -172,9 +175,12 @@ fn a_viewer_sees_the_drain_to_its_end() {
             draining += u32::from(next(&mut live).await["is_draining"] == true);
         }
         assert!(draining >= 3, "{draining}");
-        assert_eq!(closed(&mut live).await.0, 1001);
+        meanwhile(async move { drop(closed(&mut live).await) });
+        let close = last.closing().await;
+        assert_eq!(close.code(), 1001);
         let took = Sim::now() - stopped;
         assert!((5 * SECOND..6 * SECOND).contains(&took), "{took:?}");
+        close.answer().await; // with which the server, and the simulation, ends
         drop(deaf);
     });
     assert_eq!(outcome.cut_off, 1);

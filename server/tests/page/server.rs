@@ -133,6 +133,63 @@ pub(crate) async fn closed(socket: &mut WebSocket<SimStream>) -> (u16, String) {
     (frame.code.unwrap().get(), frame.reason.to_owned())
 }
 
+/// A viewer without an engine: it sees the close frame before the stream ends.
+pub(crate) struct Viewer(SimStream);
+
+/// A close frame that is not answered yet.
+pub(crate) struct Closing(SimStream, [u8; 2]);
+
+impl Viewer {
+    pub(crate) async fn open() -> Self {
+        let mut stream = dial(ADMIN).await;
+        let request = format!(
+            "GET /live HTTP/1.1\r\nHost: {ADMIN}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        );
+        stream.write_all(request.into_bytes()).await.into_result().unwrap();
+        let mut viewer = Self(stream);
+        let mut head = Vec::new();
+        // A head is shorter than this.
+        while !head.ends_with(b"\r\n\r\n") && head.len() < 1024 {
+            head.extend(viewer.read(1).await);
+        }
+        assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
+        viewer
+    }
+
+    async fn read(&mut self, bytes: usize) -> Vec<u8> {
+        let buf = Vec::with_capacity(bytes);
+        self.0.read_exact(buf, bytes).await.into_result().unwrap().1
+    }
+
+    /// Skips snapshots until the server closes.
+    pub(crate) async fn closing(mut self) -> Closing {
+        loop {
+            let head = self.read(2).await;
+            let bytes = match head[1] {
+                126 => u16::from_be_bytes(self.read(2).await.try_into().unwrap()).into(),
+                127 => u64::from_be_bytes(self.read(8).await.try_into().unwrap()),
+                bytes => bytes.into(),
+            };
+            let payload = self.read(bytes as usize).await;
+            if head[0] == 0x88 {
+                return Closing(self.0, payload[..2].try_into().unwrap());
+            }
+        }
+    }
+}
+
+impl Closing {
+    pub(crate) fn code(&self) -> u16 {
+        u16::from_be_bytes(self.1)
+    }
+
+    pub(crate) async fn answer(mut self) {
+        let frame = [&[0x88, 0x82, 0, 0, 0, 0], &self.1[..]].concat();
+        self.0.write_all(frame).await.into_result().unwrap();
+    }
+}
+
 /// A client of Iggy's that has logged in, and has created stream `s` with topic `t` of one partition.
 pub(crate) struct Producer(SimStream);
 
