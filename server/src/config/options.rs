@@ -57,8 +57,8 @@ pub struct Options {
     #[arg(long, value_name = "N")]
     pub workers: Option<NonZeroUsize>,
 
-    /// Pin each worker to one of the CPUs that this process may use: worker N to the N-th, and again from the first if there
-    /// are more workers [default: off]
+    /// Pin the thread of each worker to one of the CPUs that this process may use: worker N to the N-th, and again from the
+    /// first if there are more workers. Threads that a worker starts later use its CPU too [default: off]
     #[arg(long, value_name = "SWITCH", num_args = 0..=1, default_missing_value = "on")]
     pub pin: Option<Switch>,
 

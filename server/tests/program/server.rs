@@ -1,5 +1,6 @@
 //! The program as a process, and helpers for its clients.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -135,24 +136,28 @@ impl Server {
         (bytes("VmRSS:"), bytes("VmData:"))
     }
 
-    /// The number of each worker, and the CPUs that its thread may use, in the order of the numbers.
-    pub(super) fn cpus_of_workers(&self) -> Vec<(usize, Vec<usize>)> {
+    /// The CPUs that the thread of each worker may use.
+    pub(super) fn cpus_of_workers(&self) -> BTreeMap<usize, Vec<usize>> {
         let threads = fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
-        let mut workers: Vec<_> = threads
-            .filter_map(|thread| {
-                let path = thread.unwrap().path();
-                let name = fs::read_to_string(path.join("comm")).ok()?; // a thread may end meanwhile
-                let worker = name.trim_end().strip_prefix("worker-")?.parse().unwrap();
-                let status = fs::read_to_string(path.join("status")).unwrap();
-                let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-                let ranges = list.unwrap().trim().split(',').map(|range| {
-                    let (first, last) = range.split_once('-').unwrap_or((range, range));
-                    first.parse::<usize>().unwrap()..=last.parse().unwrap()
-                });
-                Some((worker, ranges.flatten().collect()))
-            })
-            .collect();
-        workers.sort_unstable();
+        let mut threads: Vec<_> = threads.map(|thread| thread.unwrap().path()).collect();
+        threads.sort_by_key(|path| {
+            path.file_name().unwrap().to_str().unwrap().parse::<u32>().unwrap()
+        });
+        let mut workers = BTreeMap::new();
+        for path in threads {
+            let Ok(name) = fs::read_to_string(path.join("comm")) else {
+                continue; // it has ended meanwhile
+            };
+            let Some(worker) = name.trim_end().strip_prefix("worker-") else { continue };
+            let status = fs::read_to_string(path.join("status")).unwrap();
+            let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+            let ranges = list.unwrap().trim().split(',').map(|range| {
+                let (first, last) = range.split_once('-').unwrap_or((range, range));
+                first.parse::<usize>().unwrap()..=last.parse().unwrap()
+            });
+            // glommio's threads for blocking calls have the name too. The worker started them, so they come behind it.
+            workers.entry(worker.parse().unwrap()).or_insert_with(|| ranges.flatten().collect());
+        }
         workers
     }
 
