@@ -1,6 +1,6 @@
 //! The thread runs, or is ready to run.
 
-use super::frames::{culprit, is_in_scheduler, is_in_socket_call, why_not_told};
+use super::frames::{culprit, is_in_allocator, is_in_scheduler, is_in_socket_call, why_not_told};
 use super::{Class, Confidence, Finding};
 use crate::evidence::{Evidence, Look, Thread};
 
@@ -81,13 +81,16 @@ fn waited_percent(thread: &Thread, late_ms: u64) -> u64 {
 }
 
 /// Whether a stall may be load alone: the thread runs, the stall is short, and nothing shows that the thread stays in
-/// one task. It moves bytes, goes from task to task, or its stacks do not tell. With thousands of ready connections one
-/// iteration of the loop takes that long, and no sample tells whether the connections are different ones.
+/// one task. It moves bytes, allocates, goes from task to task, or its stacks do not tell. With thousands of ready
+/// connections, or new ones, one iteration of the loop takes that long, and no sample tells whether the connections are
+/// different ones.
 pub(super) fn may_be_load(evidence: &Evidence, thread: &Thread) -> bool {
     let is_short = evidence
         .late_ms
         .is_some_and(|late| late < evidence.threshold_ms.saturating_mul(LOAD_THRESHOLDS_MAX));
-    let may_change_task = |stack| is_in_socket_call(stack) || is_in_scheduler(stack) == Some(true);
+    let may_change_task = |stack| {
+        is_in_socket_call(stack) || is_in_allocator(stack) || is_in_scheduler(stack) == Some(true)
+    };
     is_short
         && is_running(evidence, thread)
         && (why_not_told(thread).is_some() || thread.stacks.iter().any(may_change_task))
@@ -277,6 +280,23 @@ mod tests {
         assert_eq!(verdict.class(), Class::Unknown);
         assert!(verdict.findings[0].evidence.iter().any(|it| it.contains("load")), "{verdict:?}");
         assert_eq!(judge(&busy(400)).class(), Class::ConnectionOwnsWorker);
+    }
+
+    /// 3,000 connections that were accepted in one iteration have a buffer each.
+    #[test]
+    fn a_short_stall_of_a_thread_that_allocates_may_be_load() {
+        let found = |late_ms, function: &str| {
+            let mut evidence = busy(late_ms);
+            for stack in &mut evidence.threads[0].stacks {
+                stack.frames[0].function = Some(function.to_owned());
+            }
+            judge(&evidence).class()
+        };
+        for function in ["calloc", "__rustc::__rdl_alloc_zeroed"] {
+            assert_eq!(found(120, function), Class::Unknown, "{function}");
+            assert_eq!(found(400, function), Class::BlockedLoop, "{function}");
+        }
+        assert_eq!(found(120, "shop::sort"), Class::BlockedLoop);
     }
 
     /// A loop of a runtime that the detector does not know, whose iteration takes 120 ms, is no false alarm. A stripped

@@ -120,6 +120,14 @@ pub(super) fn is_in_socket_call(stack: &Stack) -> bool {
         .any(|frame| frame.function.as_deref().is_some_and(|name| CALLS.contains(&name)))
 }
 
+/// Whether it allocates memory, and may wait for the kernel to give and clear it.
+pub(super) fn is_in_allocator(stack: &Stack) -> bool {
+    const CALLS: [&str; 5] = ["malloc", "calloc", "realloc", "__libc_calloc", "_int_malloc"];
+    // Rust's own, which call those: `__rdl_alloc` and `__rdl_alloc_zeroed`, with a path before them.
+    let is_call = |name: &str| CALLS.contains(&name) || name.contains("__rdl_");
+    stack.frames.iter().take(6).any(|frame| frame.function.as_deref().is_some_and(is_call))
+}
+
 pub(super) fn has_function(stack: &Stack, part: &str) -> bool {
     stack
         .frames
