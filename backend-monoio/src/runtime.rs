@@ -83,7 +83,7 @@ impl Executor for Monoio {
     fn tuned() -> Config {
         let mut ring = RingConfig::plain(4096);
         ring.single_issuer = true;
-        ring.defer_taskrun = true;
+        ring.coop_taskrun = true;
         Config { ring }
     }
 

@@ -22,7 +22,7 @@ fn serve(args: Args) -> io::Result<()> {
     let mut builder = RuntimeBuilder::<IoUringDriver>::new();
     if args.ring == Ring::Tuned {
         let mut uring = IoUring::builder();
-        uring.setup_single_issuer().setup_defer_taskrun();
+        uring.setup_single_issuer().setup_coop_taskrun();
         builder = builder.uring_builder(uring).with_entries(4096);
     }
     let runtime = builder.enable_timer().build();
