@@ -9,7 +9,7 @@ use compio_driver::ProactorBuilder;
 use compio_driver::op::OpCodeFlag;
 use compio_runtime::RuntimeBuilder;
 use owned_io::backend::run_main;
-use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Files, Random, Tcp};
+use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Files, HandOver, Random, Tcp};
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
 
@@ -105,6 +105,10 @@ impl Tcp for Compio {
     }
 
     os::runtime_functions!(Tcp);
+}
+
+impl HandOver for Compio {
+    os::runtime_functions!(HandOver);
 }
 
 impl Files for Compio {

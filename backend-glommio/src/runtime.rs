@@ -13,7 +13,7 @@ use glommio::{
     GlommioError, LocalExecutor, LocalExecutorBuilder, Placement, ReactorErrorKind, TaskQueueHandle,
 };
 use owned_io::backend::run_main;
-use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Files, Random, Tcp};
+use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Files, HandOver, Random, Tcp};
 use owned_io_os as os;
 
 use crate::file::GlommioFile;
@@ -128,6 +128,10 @@ impl Tcp for Glommio {
     }
 
     os::runtime_functions!(Tcp);
+}
+
+impl HandOver for Glommio {
+    os::runtime_functions!(HandOver);
 }
 
 impl Files for Glommio {

@@ -7,7 +7,7 @@ use std::{io, mem};
 use io_uring::IoUring;
 use monoio::{IoUringDriver, RuntimeBuilder};
 use owned_io::backend::run_main;
-use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Files, Random, Tcp};
+use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Files, HandOver, Random, Tcp};
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
 
@@ -133,6 +133,10 @@ impl Tcp for Monoio {
     }
 
     os::runtime_functions!(Tcp);
+}
+
+impl HandOver for Monoio {
+    os::runtime_functions!(HandOver);
 }
 
 impl Files for Monoio {

@@ -30,7 +30,7 @@ mod world;
 pub use file::SimFile;
 pub use host::Host;
 pub use link::Link;
-pub use listener::SimListener;
+pub use listener::{SimDetached, SimListener};
 pub use plan::{Fault, FaultKind, FaultPlan, RandomFaults};
 pub use run::{Summary, run, seeds, simulate};
 pub use runtime::{Config, Sim, run_workers};

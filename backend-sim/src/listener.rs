@@ -62,17 +62,47 @@ impl TcpListener for SimListener {
     type Stream = SimStream;
 
     async fn accept(&mut self) -> io::Result<(SimStream, SocketAddr)> {
+        let (detached, peer) = self.accept_detached().await?;
+        Ok((detached.adopt(), peer))
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.bound.local_addr())
+    }
+}
+
+impl SimListener {
+    pub(crate) async fn accept_detached(&mut self) -> io::Result<(SimDetached, SocketAddr)> {
         let world = executor::current();
         if self.accept_budget.must_yield() {
             Sleep::new(&world, Duration::ZERO).await;
         }
         let accepted = poll_fn(|cx| world.with(|core| core.accept(self.queue, cx.waker()))).await;
-        let accepted = accepted.map(|(socket, peer)| (stream(&world, socket), peer));
+        let accepted = accepted.map(|(socket, peer)| (SimDetached { socket }, peer));
         self.accept_budget.count(accepted)
     }
+}
 
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.bound.local_addr())
+/// A connection that was accepted and that no worker has adopted. It belongs to its simulation.
+#[derive(Debug)]
+pub struct SimDetached {
+    socket: Socket,
+}
+
+impl SimDetached {
+    pub(crate) fn adopt(self) -> SimStream {
+        let stream = stream(&executor::current(), self.socket);
+        std::mem::forget(self); // the stream closes the socket
+        stream
+    }
+}
+
+impl Drop for SimDetached {
+    fn drop(&mut self) {
+        // It may be dropped after its simulation, with what the workers share.
+        if executor::is_running() {
+            executor::current().with(|core| core.close(self.socket));
+        }
     }
 }
 

@@ -3,19 +3,20 @@
 use std::cell::RefCell;
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime};
 
 use owned_io::{
-    BoundAddr, Clock, ConnectOptions, DirEntry, Executor, Files, ListenOptions, OpenMode, Panicked,
-    Random, Tcp, Worker, WorkersConfig,
+    BoundAddr, Clock, ConnectOptions, DirEntry, Executor, Files, HandOver, ListenOptions, OpenMode,
+    Panicked, Random, Tcp, Worker, WorkersConfig,
 };
 
 use crate::executor::{self, Shared};
 use crate::file::{self, SimFile};
-use crate::listener::{self, SimListener};
+use crate::listener::{self, SimDetached, SimListener};
 use crate::stream::SimStream;
 use crate::timer::Sleep;
 use crate::{connect, host, trace};
@@ -145,6 +146,18 @@ impl Tcp for Sim {
 
     async fn connect(options: ConnectOptions) -> io::Result<SimStream> {
         connect::connect(options).await
+    }
+}
+
+impl HandOver for Sim {
+    type Detached = SimDetached;
+
+    async fn accept_detached(listener: &mut SimListener) -> io::Result<(SimDetached, SocketAddr)> {
+        listener.accept_detached().await
+    }
+
+    fn adopt(detached: SimDetached) -> io::Result<SimStream> {
+        Ok(detached.adopt())
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use owned_io::backend::run_main;
-use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Files, Random, Tcp};
+use owned_io::{BoundAddr, Clock, ConnectOptions, Executor, Files, HandOver, Random, Tcp};
 use owned_io_os as os;
 use owned_io_os::uring::RingConfig;
 
@@ -94,6 +94,10 @@ impl Tcp for TokioUring {
     }
 
     os::runtime_functions!(Tcp);
+}
+
+impl HandOver for TokioUring {
+    os::runtime_functions!(HandOver);
 }
 
 impl Files for TokioUring {

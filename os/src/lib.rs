@@ -41,7 +41,7 @@ pub use listener::{ListenSocket, Listener};
 pub use memory::memory_bytes;
 pub use random::fill_random;
 pub use signals::unblock_signals;
-pub use stream::{ReadHalf, Socket, Stream, WriteHalf};
+pub use stream::{ReadHalf, Socket, Stream, WriteHalf, adopt};
 pub use transfer::{
     abort, check_written, end, shutdown, try_peek, try_read, try_read_pooled, try_write,
     try_write_vectored,

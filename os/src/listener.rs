@@ -9,7 +9,7 @@ use std::time::Duration;
 use owned_io::backend::AcceptBudget;
 use owned_io::{BoundAddr, Clock, TcpListener};
 
-use crate::stream::{Socket, Stream, stream};
+use crate::stream::{Socket, Stream, adopt};
 use crate::{connect, listen};
 
 /// A listening socket, and how its runtime waits for clients.
@@ -55,15 +55,33 @@ impl<L: ListenSocket> Listener<L> {
         Ok(Self { socket, accept_budget: AcceptBudget::default() })
     }
 
-    async fn next(&mut self) -> io::Result<(Stream<L::Socket>, SocketAddr)> {
+    /// [`accept`](TcpListener::accept) for any worker, which [adopts](crate::adopt) the connection.
+    ///
+    /// # Errors
+    /// Those of `accept`, without those of the registration with the runtime.
+    ///
+    /// # Cancellation
+    /// Safe: a dropped accept has taken no client.
+    pub async fn accept_detached(&mut self) -> io::Result<(OwnedFd, SocketAddr)> {
+        self.yield_if_due().await;
+        let accepted = self.next().await;
+        self.accept_budget.count(accepted)
+    }
+
+    async fn yield_if_due(&mut self) {
+        if self.accept_budget.must_yield() {
+            <L::Socket as Socket>::Clock::sleep(Duration::ZERO).await;
+        }
+    }
+
+    async fn next(&mut self) -> io::Result<(OwnedFd, SocketAddr)> {
         // Each round but the last waits. A round finds no client only if one left the queue after the wait.
         loop {
             match listen::try_accept(self.socket.as_fd()) {
-                Ok((fd, peer)) => return Ok((stream(L::Socket::register(fd)?), peer)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.socket.readable().await?;
                 }
-                Err(error) => return Err(error),
+                accepted => return accepted,
             }
         }
     }
@@ -73,10 +91,9 @@ impl<L: ListenSocket> TcpListener for Listener<L> {
     type Stream = Stream<L::Socket>;
 
     async fn accept(&mut self) -> io::Result<(Self::Stream, SocketAddr)> {
-        if self.accept_budget.must_yield() {
-            <L::Socket as Socket>::Clock::sleep(Duration::ZERO).await;
-        }
+        self.yield_if_due().await;
         let accepted = self.next().await;
+        let accepted = accepted.and_then(|(fd, peer)| Ok((adopt(fd)?, peer)));
         self.accept_budget.count(accepted)
     }
 

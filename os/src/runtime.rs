@@ -1,8 +1,9 @@
 //! The functions of a runtime that are the same on every kernel backend.
 
 /// Expands to the items that are the same on every kernel backend, for the `impl`s of a backend:
-/// `Clock::{now, wall_clock}`, `Executor::spawn_blocking`, `Tcp::bind`, all of [`Random`], and all of [`Files`] except
-/// the type of its files, which is a [`File`](crate::file::File).
+/// `Clock::{now, wall_clock}`, `Executor::spawn_blocking`, `Tcp::bind`, all of [`Random`], all of [`HandOver`] over a
+/// [`Listener`](crate::Listener), and all of [`Files`] except the type of its files, which is a
+/// [`File`](crate::file::File).
 ///
 /// ```
 /// use std::time::Duration;
@@ -23,6 +24,7 @@
 /// [`Random`]: owned_io::Random
 /// [`Executor`]: owned_io::Executor
 /// [`Tcp`]: owned_io::Tcp
+/// [`HandOver`]: owned_io::HandOver
 /// [`Files`]: owned_io::Files
 #[macro_export]
 macro_rules! runtime_functions {
@@ -51,6 +53,19 @@ macro_rules! runtime_functions {
     (Tcp) => {
         fn bind(options: ::owned_io::ListenOptions) -> ::std::io::Result<::owned_io::BoundAddr> {
             $crate::listen::bind(options)
+        }
+    };
+    (HandOver) => {
+        type Detached = ::std::os::fd::OwnedFd;
+
+        async fn accept_detached(
+            listener: &mut Self::TcpListener,
+        ) -> ::std::io::Result<(Self::Detached, ::std::net::SocketAddr)> {
+            listener.accept_detached().await
+        }
+
+        fn adopt(detached: Self::Detached) -> ::std::io::Result<Self::TcpStream> {
+            $crate::adopt(detached)
         }
     };
     (Files) => {

@@ -82,6 +82,14 @@ pub(crate) fn stream<S>(socket: S) -> Stream<S> {
     Duplex::new(ReadHalf { shared: Rc::clone(&shared) }, WriteHalf { shared })
 }
 
+/// The stream of a connection that any worker has accepted: this one serves it. `fd` does not block.
+///
+/// # Errors
+/// Those of the registration with the runtime. `fd` is closed then.
+pub fn adopt<S: Socket>(fd: OwnedFd) -> io::Result<Stream<S>> {
+    S::register(fd).map(stream)
+}
+
 // The futures of the socket are returned as they are. An `async` block around each would move the buffer
 // once more.
 impl<S: Socket> OwnedRead for ReadHalf<S> {

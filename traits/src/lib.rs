@@ -10,6 +10,7 @@ pub mod coop;
 mod file;
 mod files;
 mod forward;
+mod hand_over;
 mod memory;
 mod net;
 mod pool;
@@ -45,6 +46,7 @@ pub use file::{
     OwnedWriteAtExt,
 };
 pub use files::{DirEntry, Files, OpenMode};
+pub use hand_over::HandOver;
 pub use memory::{
     MemoryAccount, MemoryBudget, MemoryExhausted, MemoryReleased, MemoryWait, Reservation,
 };

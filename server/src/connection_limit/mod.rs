@@ -35,14 +35,24 @@ pub struct ConnectionLimit {
     pauses: Option<Gauge>,
 }
 
-/// Permission to serve one connection. Dropping it releases it.
+/// Permission to serve one connection, in use by one worker. Dropping it releases it.
 #[derive(Debug)]
 pub struct Permit {
+    detached: DetachedPermit,
+    _in_use: InUse,
+}
+
+/// A [`Permit`] that is in use by no worker: it can be sent to another one. Dropping it releases it.
+#[derive(Debug)]
+pub struct DetachedPermit {
     shared: Arc<Shared>,
-    local: Rc<Local>,
     /// Set once the client's address is known.
     address: Option<AddressPermit>,
 }
+
+/// One of the permits that a worker uses.
+#[derive(Debug)]
+struct InUse(Rc<Local>);
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -137,8 +147,13 @@ impl ConnectionLimit {
 
     /// Counts the permit for the client's address. False if that address has as many as it may.
     pub fn assign(&self, permit: &mut Permit, client: IpAddr) -> bool {
-        permit.address = self.limit.addresses.acquire(client);
-        permit.address.is_some()
+        permit.detached.address = self.limit.addresses.acquire(client);
+        permit.detached.address.is_some()
+    }
+
+    /// Lets this worker use a permit of another one.
+    pub fn adopt(&self, detached: DetachedPermit) -> Permit {
+        Permit { detached, _in_use: InUse::new(&self.local) }
     }
 
     /// How many permits this worker uses.
@@ -167,9 +182,21 @@ impl ConnectionLimit {
                 return Poll::Pending;
             }
         }
-        self.local.in_use.set(self.local.in_use.get() + 1);
-        let (shared, local) = (Arc::clone(shared), Rc::clone(&self.local));
-        Poll::Ready(Permit { shared, local, address: None })
+        Poll::Ready(self.adopt(DetachedPermit { shared: Arc::clone(shared), address: None }))
+    }
+}
+
+impl Permit {
+    /// Ends the use by this worker, so that another one can [adopt](ConnectionLimit::adopt) the permit.
+    pub fn detach(self) -> DetachedPermit {
+        self.detached
+    }
+}
+
+impl InUse {
+    fn new(local: &Rc<Local>) -> Self {
+        local.in_use.set(local.in_use.get() + 1);
+        Self(Rc::clone(local))
     }
 }
 
@@ -187,16 +214,22 @@ fn register(waiting: &mut Vec<Waker>, cx: &Context<'_>) {
     }
 }
 
-impl Drop for Permit {
+impl Drop for DetachedPermit {
     fn drop(&mut self) {
         self.shared.free.fetch_add(1, Ordering::AcqRel);
         let waiting = std::mem::take(
             &mut *self.shared.waiting.lock().unwrap_or_else(PoisonError::into_inner),
         );
         waiting.into_iter().for_each(Waker::wake);
-        self.local.in_use.set(self.local.in_use.get() - 1);
-        if self.local.in_use.get() == 0 {
-            self.local.waiting.take().into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        let Self(local) = self;
+        local.in_use.set(local.in_use.get() - 1);
+        if local.in_use.get() == 0 {
+            local.waiting.take().into_iter().for_each(Waker::wake);
         }
     }
 }
@@ -244,5 +277,31 @@ mod tests {
         // Waiting for a client holds no permit.
         assert!(pin!(first.acquire(pending::<()>())).poll(cx).is_pending());
         assert!(acquire(&second, cx).is_some());
+    }
+
+    #[test]
+    fn a_permit_that_is_handed_over_is_in_use_by_one_worker_at_most() {
+        let shared = SharedConnectionLimit::new(1, AddressLimit::new(1));
+        let (first, second) = (shared.for_worker(), shared.for_worker());
+        let cx = &mut Context::from_waker(Waker::noop());
+        let Poll::Ready((mut permit, ())) = pin!(first.acquire(async {})).poll(cx) else {
+            panic!("there is a permit");
+        };
+        let client = IpAddr::from([192, 0, 2, 1]);
+        assert!(first.assign(&mut permit, client));
+        let detached = permit.detach();
+        assert_eq!((first.in_use(), second.in_use()), (0, 0));
+        assert!(pin!(first.acquire(async {})).poll(cx).is_pending(), "nobody else may use it");
+        let permit = second.adopt(detached);
+        assert_eq!((first.in_use(), second.in_use()), (0, 1));
+        assert!(pin!(shared.all_released()).poll(cx).is_pending());
+        drop(permit);
+        assert!(pin!(shared.all_released()).poll(cx).is_ready());
+        let Poll::Ready((mut permit, ())) = pin!(first.acquire(async {})).poll(cx) else {
+            panic!("the permit is free");
+        };
+        assert!(first.assign(&mut permit, client), "so is the place of the address");
+        drop(permit.detach());
+        assert!(pin!(shared.all_released()).poll(cx).is_ready(), "a dropped one is released, too");
     }
 }
