@@ -1,4 +1,4 @@
-//! The accept loop. It serves as many connections as the limit allows, and only the stop signal ends it.
+//! The accept loops. They serve as many connections as the limit allows, and only the stop signal ends them.
 
 use std::error::Error;
 use std::io;
@@ -7,13 +7,16 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use owned_io::{ByteStream, Runtime, StopSignal, TcpListener, is_exhaustion, select};
+use owned_io::{
+    ByteStream, Clock, HandOver, Receiver, Runtime, StopSignal, TcpListener, is_exhaustion, select,
+};
 use tracing::{debug, warn};
 
-use crate::connection_limit::ConnectionLimit;
+use crate::balance::{Assignment, HandedOver, Outgoing};
+use crate::connection_limit::{ConnectionLimit, Permit};
 use crate::connections::{ConnectionHandle, Connections};
 use crate::log_limit::LogLimit;
-use crate::metrics::Refusal;
+use crate::metrics::{ConnectionMetrics, Refusal};
 
 /// How long the loop waits after an accept that failed, because descriptors or memory are used up for example.
 /// Short enough that clients are accepted within 200 ms once descriptors are free again; long enough that the
@@ -34,44 +37,129 @@ pub async fn accept_loop<R: Runtime, E: Into<Box<dyn Error>>>(
     serve: impl AsyncFn(R::TcpStream, ConnectionHandle) -> Result<(), E> + 'static,
 ) {
     let serve = Rc::new(serve);
-    let (mut failure_log, mut refusal_log) = (LogLimit::default(), LogLimit::default());
+    let mut refusal_log = LogLimit::default();
+    let accept = async || listener.accept().await;
+    let metrics = connections.metrics();
+    accept_each::<R, _>(accept, &limit, metrics, stop, |stream, peer, mut permit| {
+        if limit.assign(&mut permit, peer.ip()) {
+            spawn::<R, E, _>(stream, peer, (permit, None), &connections, &serve);
+        } else {
+            refuse::<R>(&stream, peer, metrics, &mut refusal_log);
+        }
+    })
+    .await;
+}
+
+/// [`accept_loop`] that hands each connection over to the worker that has the fewest. `adopter` serves those that stay
+/// here.
+pub(crate) async fn balanced_accept_loop<R: Runtime + HandOver, E: Into<Box<dyn Error>>, S>(
+    mut listener: R::TcpListener,
+    outgoing: Outgoing<R>,
+    stop: &StopSignal,
+    mut adopter: Adopter<S>,
+) where
+    S: AsyncFn(R::TcpStream, ConnectionHandle) -> Result<(), E> + 'static,
+{
+    let (limit, connections) = (adopter.limit.clone(), adopter.connections.clone());
+    let mut refusal_log = LogLimit::default();
+    let accept = async || R::accept_detached(&mut listener).await;
+    let metrics = connections.metrics();
+    accept_each::<R, _>(accept, &limit, metrics, stop, |connection, peer, mut permit| {
+        if limit.assign(&mut permit, peer.ip()) {
+            if let Some(kept) = outgoing.hand_over(connection, peer, permit) {
+                adopter.adopt::<R, E>(kept);
+            }
+        } else {
+            // A stream can be reset. What is only dropped is closed as if it had been served.
+            match R::adopt(connection) {
+                Ok(stream) => refuse::<R>(&stream, peer, metrics, &mut refusal_log),
+                Err(error) => adopter.failed::<R>(&error),
+            }
+        }
+    })
+    .await;
+}
+
+/// Serves what is handed over to this worker, until no worker accepts any more. After the stop signal, the connections
+/// that were on their way are still served, and close as others do in the [drain](crate::drain).
+///
+/// It lets other tasks run only when it has used up the [budget](owned_io::coop) of a poll by taking connections from
+/// the queue. So it begins at most as many as the queue has room for, and what arrives meanwhile.
+pub(crate) async fn adopt_loop<R: Runtime + HandOver, E: Into<Box<dyn Error>>, S>(
+    mut incoming: Receiver<HandedOver<R>>,
+    mut adopter: Adopter<S>,
+) where
+    S: AsyncFn(R::TcpStream, ConnectionHandle) -> Result<(), E> + 'static,
+{
+    while let Some(handed) = incoming.receive::<R>().await {
+        adopter.adopt::<R, E>(handed);
+    }
+}
+
+/// Serves connections that any worker has accepted, in tasks of this one.
+pub(crate) struct Adopter<S> {
+    limit: ConnectionLimit,
+    connections: Connections,
+    serve: Rc<S>,
+    failure_log: LogLimit,
+}
+
+impl<S> Adopter<S> {
+    pub(crate) fn new(limit: &ConnectionLimit, connections: &Connections, serve: &Rc<S>) -> Self {
+        let (limit, connections, serve) = (limit.clone(), connections.clone(), Rc::clone(serve));
+        Self { limit, connections, serve, failure_log: LogLimit::default() }
+    }
+
+    fn adopt<R: Runtime + HandOver, E: Into<Box<dyn Error>>>(&mut self, handed: HandedOver<R>)
+    where
+        S: AsyncFn(R::TcpStream, ConnectionHandle) -> Result<(), E> + 'static,
+    {
+        let HandedOver { connection, peer, permit, assignment } = handed;
+        let held = (self.limit.adopt(permit), Some(assignment));
+        match R::adopt(connection) {
+            Ok(stream) => spawn::<R, E, S>(stream, peer, held, &self.connections, &self.serve),
+            Err(error) => self.failed::<R>(&error),
+        }
+    }
+
+    /// A connection was closed, because the runtime could not register it.
+    fn failed<R: Clock>(&mut self, error: &io::Error) {
+        self.connections.metrics().accept_failed(is_exhaustion(error));
+        if let Some(suppressed) = self.failure_log.admit(R::now()) {
+            warn!(%error, suppressed, "closed: the runtime cannot serve another connection");
+        }
+    }
+}
+
+/// Accepts clients until `stop` is given, and calls `accepted` for each.
+async fn accept_each<R: Clock, C>(
+    mut accept: impl AsyncFnMut() -> io::Result<(C, SocketAddr)>,
+    limit: &ConnectionLimit,
+    metrics: &ConnectionMetrics,
+    stop: &StopSignal,
+    mut accepted: impl FnMut(C, SocketAddr, Permit),
+) {
+    let mut failure_log = LogLimit::default();
     let mut is_failing = false;
     // Checked before each accept: while clients wait, `select` finds both futures ready.
     while !stop.is_stopped() {
         // An accept that is dropped has accepted nobody.
-        let next = pin!(limit.acquire(listener.accept()));
-        let Some((mut permit, accepted)) = select(next, stop.stopped()).await.first else {
+        let next = pin!(limit.acquire(accept()));
+        let Some((permit, outcome)) = select(next, stop.stopped()).await.first else {
             return;
         };
-        match accepted {
-            Ok((stream, peer)) => {
+        match outcome {
+            Ok((client, peer)) => {
                 if std::mem::take(&mut is_failing) {
                     warn!("accepting again");
                 }
-                if !limit.assign(&mut permit, peer.ip()) {
-                    stream.shutdown_handle().abort();
-                    connections.metrics().refused(Refusal::AddressLimit);
-                    if let Some(suppressed) = refusal_log.admit(R::now()) {
-                        warn!(addr = %peer.ip(), suppressed, "reset: over connections-per-address-max");
-                    }
-                    continue;
-                }
-                let mut connection = connections.add(stream.shutdown_handle());
-                connection.set_peer(peer);
-                let serve = Rc::clone(&serve);
-                // `serve` is called in the task: a future that is moved into a task takes its space twice.
-                drop(R::spawn(async move {
-                    let _permit = permit; // until the connection has ended, or its task has panicked
-                    if let Err(error) = serve(stream, connection).await {
-                        log_end(peer, &*error.into());
-                    }
-                }));
+                accepted(client, peer, permit);
             }
             // The client has gone.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
                 let is_exhausted = is_exhaustion(&error);
-                connections.metrics().accept_failed(is_exhausted);
+                metrics.accept_failed(is_exhausted);
                 // Failures and accepted clients may alternate, so these lines are limited too.
                 if let Some(suppressed) = failure_log.admit(R::now()) {
                     warn!(%error, is_exhausted, suppressed, "cannot accept: clients wait until this is over");
@@ -80,6 +168,42 @@ pub async fn accept_loop<R: Runtime, E: Into<Box<dyn Error>>>(
                 R::sleep(BACK_OFF).await;
             }
         }
+    }
+}
+
+/// Starts a task that serves a connection.
+fn spawn<R: Runtime, E: Into<Box<dyn Error>>, S>(
+    stream: R::TcpStream,
+    peer: SocketAddr,
+    held: (Permit, Option<Assignment>),
+    connections: &Connections,
+    serve: &Rc<S>,
+) where
+    S: AsyncFn(R::TcpStream, ConnectionHandle) -> Result<(), E> + 'static,
+{
+    let mut connection = connections.add(stream.shutdown_handle());
+    connection.set_peer(peer);
+    let serve = Rc::clone(serve);
+    // `serve` is called in the task: a future that is moved into a task takes its space twice.
+    drop(R::spawn(async move {
+        let _held = held; // until the connection has ended, or its task has panicked
+        if let Err(error) = serve(stream, connection).await {
+            log_end(peer, &*error.into());
+        }
+    }));
+}
+
+/// Resets a connection over the limit of its address.
+fn refuse<R: Clock>(
+    stream: &impl ByteStream,
+    peer: SocketAddr,
+    metrics: &ConnectionMetrics,
+    log: &mut LogLimit,
+) {
+    stream.shutdown_handle().abort();
+    metrics.refused(Refusal::AddressLimit);
+    if let Some(suppressed) = log.admit(R::now()) {
+        warn!(addr = %peer.ip(), suppressed, "reset: over connections-per-address-max");
     }
 }
 

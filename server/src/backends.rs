@@ -2,7 +2,7 @@
 
 use std::io;
 
-use owned_io::{Files, Runtime};
+use owned_io::{Files, HandOver, Runtime};
 use owned_io_server::config::{Config, Listener};
 use owned_io_server::drain::DrainSignal;
 use owned_io_server::server::{self, Outcome};
@@ -28,7 +28,7 @@ pub(crate) struct Backend {
 /// Called for each listener once all workers listen on it.
 pub(crate) type Listening = fn(&Listener);
 
-const fn backend<R: Runtime + Files>() -> Backend {
+const fn backend<R: Runtime + Files + HandOver>() -> Backend {
     Backend { name: R::NAME, run: server::run::<R> }
 }
 

@@ -34,16 +34,22 @@ impl From<StopSignal> for DrainSignal {
     }
 }
 
-/// Asks each connection to close, waits until all have, and resets those that have not after `time`. Returns
-/// how many were reset.
-pub(crate) async fn drain<R: Runtime>(
+/// Asks each connection to close, waits until all have, and resets those that have not after `time`. No connection
+/// is added once `adopted` has ended. Returns how many were reset, and the output of `adopted` if it has ended.
+pub(crate) async fn drain<R: Runtime, T>(
     connections: &Connections,
     limit: &ConnectionLimit,
+    adopted: impl Future<Output = T>,
     time: Duration,
-) -> usize {
+) -> (usize, Option<T>) {
     connections.close_all();
-    match select(pin!(limit.all_released()), R::sleep(time)).await.first {
-        Some(()) => 0,
-        None => connections.reset_all(),
+    let drained = async {
+        let adopted = adopted.await;
+        limit.all_released().await;
+        adopted
+    };
+    match select(pin!(drained), R::sleep(time)).await.first {
+        Some(adopted) => (0, Some(adopted)),
+        None => (connections.reset_all(), None),
     }
 }

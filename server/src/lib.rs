@@ -88,6 +88,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accept;
+pub mod balance;
 pub mod config;
 pub mod connection_limit;
 pub mod connections;

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use owned_io::{BoundAddr, Files, ListenOptions, Runtime, WorkersConfig};
+use owned_io::{BoundAddr, Files, HandOver, ListenOptions, Runtime, WorkersConfig};
 
-use crate::config::{Config, Limits, Listener, Ring};
+use crate::balance::Exchange;
+use crate::config::{Balance, Config, Limits, Listener, Ring, Service};
 use crate::connection_limit::{AddressLimit, SharedConnectionLimit};
 use crate::drain::DrainSignal;
 use crate::iggy::workers::Hub;
@@ -31,7 +32,7 @@ pub struct Outcome {
 ///
 /// # Errors
 /// The error of a bind, of the directory of the data, or of the first worker that failed.
-pub fn run<R: Runtime + Files>(
+pub fn run<R: Runtime + Files + HandOver>(
     config: &Config,
     drain: impl Into<DrainSignal>,
     listening: impl Fn(&Listener) + Send + Sync + 'static,
@@ -72,9 +73,10 @@ pub fn run<R: Runtime + Files>(
         cut_off: AtomicUsize::new(0),
     });
     let shared = Arc::clone(&server);
+    let exchange = exchange::<R>(config).map(Arc::new);
     R::run_workers(workers, move |worker| {
-        let server = Arc::clone(&shared);
-        async move { worker::serve::<R>(worker, &server).await }
+        let (server, exchange) = (Arc::clone(&shared), exchange.clone());
+        async move { worker::serve::<R>(worker, &server, exchange.as_deref()).await }
     })?;
     Ok(Outcome { cut_off: server.cut_off.load(Ordering::Acquire) })
 }
@@ -110,6 +112,13 @@ impl Server {
             self.listeners.iter().for_each(|(listener, _)| (self.listening)(listener));
         }
     }
+}
+
+/// The queues by which workers hand connections over, if they do.
+fn exchange<R: HandOver>(config: &Config) -> Option<Exchange<R>> {
+    let is_balanced = config.balance == Balance::LeastConnections && config.workers.get() > 1;
+    let of_clients = config.listeners.iter().filter(|it| it.service != Service::Admin);
+    is_balanced.then(|| Exchange::new(config.workers, of_clients.count()))
 }
 
 fn bind<R: Runtime>(config: &Config) -> io::Result<Vec<(Listener, BoundAddr)>> {

@@ -1,5 +1,6 @@
 //! One worker: it listens, serves its connections, and drains them.
 
+use std::cell::RefCell;
 use std::error::Error;
 use std::io;
 use std::pin::pin;
@@ -8,12 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use owned_io::{ByteStream, Files, Runtime, StopSignal, Worker, select};
+use owned_io::{
+    ByteStream, Files, HandOver, JoinError, JoinHandle, Runtime, StopSignal, Worker, select,
+};
 use owned_io_log::PartitionConfig;
 use owned_io_stalls::Gauge;
 use tracing::{error, info, warn};
 
-use crate::accept::accept_loop;
+use crate::accept::{Adopter, accept_loop, adopt_loop, balanced_accept_loop};
+use crate::balance::{Ends, Exchange};
 use crate::config::{DataConfig, Listener, Service};
 use crate::connection_limit::ConnectionLimit;
 use crate::connections::{ConnectionHandle, Connections};
@@ -31,8 +35,13 @@ use crate::service::{admin, echo, http, iggy as iggy_service, sink, source};
 use crate::stalls::Queues;
 use crate::watch::watch;
 
-/// Serves until the stop signal, then drains.
-pub(crate) async fn serve<R: Runtime + Files>(worker: Worker, server: &Server) -> io::Result<()> {
+/// Serves until the stop signal, then drains. With an `exchange`, connections are served by the worker that has the
+/// fewest.
+pub(crate) async fn serve<R: Runtime + Files + HandOver>(
+    worker: Worker,
+    server: &Server,
+    exchange: Option<&Exchange<R>>,
+) -> io::Result<()> {
     let config = &server.config;
     if let Some(cpu) = config.cpus.get(worker.id % config.cpus.len().max(1)) {
         let named =
@@ -43,6 +52,10 @@ pub(crate) async fn serve<R: Runtime + Files>(worker: Worker, server: &Server) -
     let opened = select(opening, worker.stop.stopped()).await.first;
     // A large log takes seconds to open. A server that is asked to end meanwhile has served nobody.
     let Some(clients) = opened.transpose()? else { return Ok(()) };
+    let ends = exchange.map_or_else(|| Some(Vec::new()), |exchange| exchange.take(worker.id));
+    // The others drain already.
+    let Some(ends) = ends else { return Ok(()) };
+    let mut ends = ends.into_iter();
     let admins = Acceptor::for_admins(server, &clients.resources);
     config.stalls.watch_worker::<R>(worker.id, server.queues.as_ref(), &clients.resources);
     server.metrics.reply::<R>(worker.id, &clients.resources);
@@ -55,6 +68,7 @@ pub(crate) async fn serve<R: Runtime + Files>(worker: Worker, server: &Server) -
         let (tcp, listener, stop) = (R::listen(bound)?, *listener, worker.stop.clone());
         acceptor.gauge = config.stalls.connections(listener.addr);
         acceptor.limit = acceptor.limit.with_pauses(config.stalls.accept_pauses(listener.addr));
+        let ends = if is_admin { None } else { ends.next() };
         let task = R::spawn(async move {
             // A loop that panics stops all workers; then the panic is reported.
             let _stop_all = StopOnDrop(stop);
@@ -62,21 +76,24 @@ pub(crate) async fn serve<R: Runtime + Files>(worker: Worker, server: &Server) -
                 let open = async move |stream, ctx: &Context| {
                     ctx.worker.tls.accept::<R, _>(stream, listener.service, &ctx.connection).await
                 };
-                acceptor.accept::<R, _>(tcp, listener, open).await;
+                acceptor.accept::<R, _>(tcp, listener, ends, open).await;
             } else {
-                acceptor.accept::<R, _>(tcp, listener, plain).await;
+                acceptor.accept::<R, _>(tcp, listener, ends, plain).await;
             }
         });
         if is_admin { accepting_admins.push(task) } else { accepting.push(task) }
     }
     server.worker_listens();
-    let mut outcome = Ok(());
-    for task in accepting {
-        outcome = outcome.and(task.await);
-    }
+    let mut outcome = all_ended(accepting).await;
     info!(worker = worker.id, "draining");
     let deadline = R::now() + config.drain;
-    let cut_off = drain::<R>(&clients.connections, &clients.limit, config.drain).await;
+    if let Some(exchange) = exchange {
+        exchange.close();
+    }
+    let adopted = all_ended(clients.adopting.take());
+    let (cut_off, adopted) =
+        drain::<R, _>(&clients.connections, &clients.limit, adopted, config.drain).await;
+    outcome = outcome.and(adopted.unwrap_or(Ok(())));
     if cut_off > 0 {
         server.cut_off.fetch_add(cut_off, Ordering::AcqRel);
         warn!(worker = worker.id, cut_off, "reset what had not ended in time");
@@ -98,12 +115,19 @@ pub(crate) async fn serve<R: Runtime + Files>(worker: Worker, server: &Server) -
         _ => Ok(()),
     };
     admins.stop.stop();
-    for task in accepting_admins {
-        outcome = outcome.and(task.await);
-    }
+    outcome = outcome.and(all_ended(accepting_admins).await);
     admins.connections.close_all();
     let _ = select(pin!(admins.limit.all_released()), R::sleep(ADMINS_END_TIME_MAX)).await;
     outcome.map_err(io::Error::from).and(closed)
+}
+
+/// Waits until all tasks have ended. The error is the first panic.
+async fn all_ended(tasks: Vec<JoinHandle<()>>) -> Result<(), JoinError> {
+    let mut outcome = Ok(());
+    for task in tasks {
+        outcome = outcome.and(task.await);
+    }
+    outcome
 }
 
 /// How long the requests of admins may take that have arrived when everything else has ended, and their clients to end
@@ -119,6 +143,8 @@ struct Acceptor {
     stop: StopSignal,
     /// Counts the connections to the listener.
     gauge: Option<Gauge>,
+    /// The tasks that serve what other workers hand over. They end when no worker accepts any more.
+    adopting: Rc<RefCell<Vec<JoinHandle<()>>>>,
 }
 
 impl Acceptor {
@@ -134,8 +160,9 @@ impl Acceptor {
         });
         let connections = Connections::new(server.drain.clone(), resources.budget.clone());
         let limit = server.limit.for_worker();
-        let stop = worker.stop.clone();
-        Ok(Self { limit, connections, resources: Rc::new(resources), stop, gauge: None })
+        let (resources, stop) = (Rc::new(resources), worker.stop.clone());
+        let adopting = Rc::default();
+        Ok(Self { limit, connections, resources, stop, gauge: None, adopting })
     }
 
     /// With a limit and buffers of their own, and a stop signal that is given after the drain.
@@ -153,36 +180,44 @@ impl Acceptor {
             }),
             stop: StopSignal::new(),
             gauge: None,
+            adopting: Rc::default(),
         }
     }
 
-    /// Accepts connections to the service of `listener`. `open` performs the handshake, if there is one.
-    async fn accept<R: Runtime, S: ByteStream>(
+    /// Accepts connections to the service of `listener`. With `ends`, the worker that has the fewest serves them. `open`
+    /// performs the handshake, if there is one.
+    async fn accept<R: Runtime + HandOver, S: ByteStream>(
         mut self,
         tcp: R::TcpListener,
         listener: Listener,
+        ends: Option<Ends<R>>,
         open: impl AsyncFn(R::TcpStream, &Context) -> io::Result<S> + 'static,
     ) {
         let metrics = ConnectionMetrics::new(Arc::clone(&self.resources.metrics), listener);
         self.connections = self.connections.with_metrics(metrics);
         // An accept loop for each service, so that a task is no larger than its service needs.
         match listener.service {
-            Service::Echo => self.accept_for::<R, _, _>(tcp, open, echo::serve).await,
-            Service::Sink => self.accept_for::<R, _, _>(tcp, open, sink::serve::<R>).await,
-            Service::Source => self.accept_for::<R, _, _>(tcp, open, source::serve::<R>).await,
-            Service::Iggy => self.accept_for::<R, _, _>(tcp, open, iggy_service::serve::<R>).await,
-            Service::Http => self.accept_for::<R, _, _>(tcp, open, http::serve::<R>).await,
-            Service::Admin => self.accept_for::<R, _, _>(tcp, open, admin::serve::<R>).await,
+            Service::Echo => self.accept_for::<R, _, _>(tcp, ends, open, echo::serve).await,
+            Service::Sink => self.accept_for::<R, _, _>(tcp, ends, open, sink::serve::<R>).await,
+            Service::Source => {
+                self.accept_for::<R, _, _>(tcp, ends, open, source::serve::<R>).await;
+            }
+            Service::Iggy => {
+                self.accept_for::<R, _, _>(tcp, ends, open, iggy_service::serve::<R>).await;
+            }
+            Service::Http => self.accept_for::<R, _, _>(tcp, ends, open, http::serve::<R>).await,
+            Service::Admin => self.accept_for::<R, _, _>(tcp, ends, open, admin::serve::<R>).await,
         }
     }
 
-    async fn accept_for<R: Runtime, S, E: Into<Box<dyn Error>>>(
+    async fn accept_for<R: Runtime + HandOver, S, E: Into<Box<dyn Error>>>(
         self,
         tcp: R::TcpListener,
+        ends: Option<Ends<R>>,
         open: impl AsyncFn(R::TcpStream, &Context) -> io::Result<S> + 'static,
         serve: impl AsyncFn(S, &Context) -> Result<(), E> + 'static,
     ) {
-        let Self { limit, connections, resources, stop, gauge } = self;
+        let Self { limit, connections, resources, stop, gauge, adopting } = self;
         let serve = async move |stream, connection: ConnectionHandle| {
             let _counted = gauge.as_ref().map(Gauge::count); // until the stream is dropped
             let ctx = Context { connection, worker: Rc::clone(&resources) };
@@ -197,7 +232,17 @@ impl Acceptor {
             count_end(&served, &ctx.connection);
             served
         };
-        accept_loop::<R, Box<dyn Error>>(tcp, limit, connections, &stop, serve).await;
+        let Some(Ends { outgoing, incoming }) = ends else {
+            return accept_loop::<R, Box<dyn Error>>(tcp, limit, connections, &stop, serve).await;
+        };
+        let serve = Rc::new(serve);
+        let [here, handed_over] = [(); 2].map(|()| Adopter::new(&limit, &connections, &serve));
+        let stop_all = StopOnDrop(stop.clone());
+        adopting.borrow_mut().push(R::spawn(async move {
+            let _stop_all = stop_all; // as of the accept loop
+            adopt_loop::<R, Box<dyn Error>, _>(incoming, handed_over).await;
+        }));
+        balanced_accept_loop::<R, Box<dyn Error>, _>(tcp, outgoing, &stop, here).await;
     }
 }
 

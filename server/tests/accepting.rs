@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use clap::Parser;
 use owned_io::{
-    BoundAddr, Clock, ConnectOptions, DirEntry, Executor, Files, ListenOptions, MemoryBudget,
-    OpenMode, OwnedReadExt, OwnedWriteExt, Random, StopSignal, Tcp, TcpListener, forward_runtime,
+    BoundAddr, Clock, ConnectOptions, DirEntry, Executor, Files, HandOver, ListenOptions,
+    MemoryBudget, OpenMode, OwnedReadExt, OwnedWriteExt, Random, StopSignal, Tcp, TcpListener,
+    forward_runtime,
 };
 use owned_io_server::accept::accept_loop;
 use owned_io_server::config::Flags;
@@ -145,6 +146,19 @@ impl Tcp for WithBrokenListener {
         Sim::listen(bound).map(BrokenListener)
     }
     forward_runtime!(Tcp::{TcpStream, bind, connect} => Sim);
+}
+
+impl HandOver for WithBrokenListener {
+    type Detached = <Sim as HandOver>::Detached;
+
+    async fn accept_detached(
+        listener: &mut BrokenListener,
+    ) -> io::Result<(Self::Detached, SocketAddr)> {
+        Sim::accept_detached(&mut listener.0).await
+    }
+    fn adopt(detached: Self::Detached) -> io::Result<SimStream> {
+        Sim::adopt(detached)
+    }
 }
 
 impl Files for WithBrokenListener {

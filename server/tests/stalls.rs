@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use owned_io::{Files, Runtime, StopSignal};
+use owned_io::{Files, HandOver, Runtime, StopSignal};
 use owned_io_server::config::Flags;
 use owned_io_server::server::{self, Outcome};
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ struct Server {
 
 impl Server {
     /// `started` runs on the last worker to listen, and may stall it.
-    fn start<R: Runtime + Files>(
+    fn start<R: Runtime + Files + HandOver>(
         flags: &[&str],
         is_watching: bool,
         started: impl Fn() + Send + Sync + 'static,
@@ -183,14 +183,14 @@ on!("glommio", glommio, owned_io_glommio::Glommio);
 
 /// A server of two workers, of which one is blocked until the sender is dropped. Each `started` of a type of its own would
 /// be a whole server in this program, whose symbols the detector reads within a bound.
-fn start_with_a_blocked_worker<R: Runtime + Files>(flags: &[&str]) -> (Server, Sender<()>) {
+fn start_with_a_blocked_worker<R: Runtime + Files + HandOver>(flags: &[&str]) -> (Server, Sender<()>) {
     let (end, ended): (Sender<()>, _) = channel();
     let ended = Arc::new(Mutex::new(ended));
     let flags = [&["--workers", "2"], &FLAGS[..], flags].concat();
     (Server::start::<R>(&flags, true, move || waits_for_nobody(&ended)), end)
 }
 
-fn a_blocked_worker_is_shown_while_it_lasts<R: Runtime + Files>() {
+fn a_blocked_worker_is_shown_while_it_lasts<R: Runtime + Files + HandOver>() {
     let (server, end) = start_with_a_blocked_worker::<R>(&[]);
     let addr = server.addresses[0];
 
@@ -220,7 +220,7 @@ fn a_blocked_worker_is_shown_while_it_lasts<R: Runtime + Files>() {
 }
 
 /// Clients then wait in the accept queue, which is no accept starvation. What a look saw is shown with a stall.
-fn a_server_at_its_limit_says_so<R: Runtime + Files>() {
+fn a_server_at_its_limit_says_so<R: Runtime + Files + HandOver>() {
     let (server, end) = start_with_a_blocked_worker::<R>(&["--connections-max", "1"]);
     let [admin, http] = server.addresses[..] else { panic!("two listeners") };
     // The kernel brings about half of them to the worker that does not stall, and it may serve two.
@@ -234,7 +234,7 @@ fn a_server_at_its_limit_says_so<R: Runtime + Files>() {
     server.end();
 }
 
-fn a_healthy_server_has_no_stalls<R: Runtime + Files>() {
+fn a_healthy_server_has_no_stalls<R: Runtime + Files + HandOver>() {
     let flags = [&FLAGS[..], &["--workers", "1", "--stall-milliseconds-min", "10000"]].concat();
     let server = Server::start::<R>(&flags, true, || {});
     let addr = server.addresses[0];
@@ -261,7 +261,7 @@ fn a_healthy_server_has_no_stalls<R: Runtime + Files>() {
     server.end();
 }
 
-fn a_server_is_probed_without_a_false_alarm<R: Runtime + Files>() {
+fn a_server_is_probed_without_a_false_alarm<R: Runtime + Files + HandOver>() {
     let often = ["--stall-probe-seconds", "1", "--stall-milliseconds-min", "10000"];
     let flags = [&FLAGS[..], &["--workers", "2"], &often].concat();
     let server = Server::start::<R>(&flags, true, || {});
@@ -293,7 +293,7 @@ fn a_server_is_probed_without_a_false_alarm<R: Runtime + Files>() {
     server.end();
 }
 
-fn queues_are_shown<R: Runtime + Files>() {
+fn queues_are_shown<R: Runtime + Files + HandOver>() {
     let name = format!("owned-io-queues-{}-{}", std::process::id(), R::NAME);
     let dir = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&dir).unwrap();
@@ -333,7 +333,7 @@ fn queues_are_shown<R: Runtime + Files>() {
 }
 
 /// Stacks are for operators.
-fn clients_see_no_stalls<R: Runtime + Files>() {
+fn clients_see_no_stalls<R: Runtime + Files + HandOver>() {
     let server = Server::start::<R>(&FLAGS, true, || {});
     let [admin, http] = server.addresses[..] else { panic!("two listeners") };
     incidents(admin).unwrap();
@@ -356,7 +356,7 @@ fn clients_see_no_stalls<R: Runtime + Files>() {
 }
 
 /// Its requests arrive together. Few answers are sent at once, and one that waits to be written counts as one of them.
-fn one_connection_gets_many_answers<R: Runtime + Files>() {
+fn one_connection_gets_many_answers<R: Runtime + Files + HandOver>() {
     const REQUESTS: usize = 50;
     // The page has a row for each worker. It is so long that it is sent by reference.
     let flags = [&FLAGS[..], &["--workers", "16"]].concat();
@@ -374,7 +374,7 @@ fn one_connection_gets_many_answers<R: Runtime + Files>() {
 }
 
 /// A server that was told not to watch, or a library whose user has started no detector.
-fn without_a_detector_there_are_no_stalls<R: Runtime + Files>() {
+fn without_a_detector_there_are_no_stalls<R: Runtime + Files + HandOver>() {
     let flags = [&FLAGS[..], &["--stalls", "off"]].concat();
     let server = Server::start::<R>(&flags, false, || {});
     let (head, body) = request(server.addresses[0], "GET", "/stalls", "*/*").unwrap();

@@ -16,6 +16,17 @@ pub enum Ring {
     Tuned,
 }
 
+/// Which worker serves a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Balance {
+    /// The one that accepts it. The kernel chooses that one by a hash of the addresses.
+    #[default]
+    Hash,
+    /// The one that has the fewest connections.
+    LeastConnections,
+}
+
 /// The implementation of the WebSocket protocol. All but the native engine need feature `tungstenite`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -12,7 +12,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use choices::{Deflate, Engine, Level, Log, Ring, Switch};
+pub use choices::{Balance, Deflate, Engine, Level, Log, Ring, Switch};
 pub use limits::Limits;
 pub use listener::{Listener, Service};
 pub use options::{Flags, Options};
@@ -38,6 +38,8 @@ pub struct Config {
     pub workers: NonZeroUsize,
     /// The CPUs that workers are pinned to, in turn. Empty: they are not.
     pub cpus: Vec<usize>,
+    /// Which worker serves a connection.
+    pub balance: Balance,
     /// The memory of each worker that clients can make it hold.
     pub memory: Memory,
     /// The settings of io_uring.

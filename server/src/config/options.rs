@@ -12,8 +12,8 @@ use serde::{Deserialize, Deserializer};
 
 use super::objects::ObjectOptions;
 use super::{
-    AllowedOrigins, Config, DataConfig, Deflate, Engine, IggyConfig, Level, Limits, Listener, Log,
-    Ring, Service, Switch, SyncPolicy, WebSockets, file,
+    AllowedOrigins, Balance, Config, DataConfig, Deflate, Engine, IggyConfig, Level, Limits,
+    Listener, Log, Ring, Service, Switch, SyncPolicy, WebSockets, file,
 };
 use crate::iggy::{CREDENTIAL_BYTES_MAX, Credentials};
 use crate::memory::Memory;
@@ -61,6 +61,12 @@ pub struct Options {
     /// first if there are more workers. Threads that a worker starts later use its CPU too [default: off]
     #[arg(long, value_name = "SWITCH", num_args = 0..=1, default_missing_value = "on")]
     pub pin: Option<Switch>,
+
+    /// Which worker serves a connection: the one that the kernel sends it to, by a hash of its addresses, or the one that
+    /// has the fewest connections, to which the other hands it over. With 1,000 connections, the fullest of 16 workers
+    /// has 22 % more than the mean by a hash. The connections of --admin are never handed over [default: hash]
+    #[arg(long, value_name = "HOW")]
+    pub balance: Option<Balance>,
 
     /// Ring settings of the io_uring runtimes: the best for a server, which need Linux 6.1, or the runtime's own.
     /// The last one counts, so that a script can have a default of its own [default: tuned]
@@ -292,6 +298,7 @@ impl Options {
             runtime: self.runtime.or(file.runtime),
             workers: self.workers.or(file.workers),
             pin: self.pin.or(file.pin),
+            balance: self.balance.or(file.balance),
             ring: self.ring.or(file.ring),
             echo: self.echo.or(file.echo),
             sink: self.sink.or(file.sink),
@@ -400,6 +407,7 @@ impl Options {
             runtime: self.runtime,
             workers,
             cpus,
+            balance: self.balance.unwrap_or_default(),
             memory,
             ring: self.ring.unwrap_or_default(),
             listeners,

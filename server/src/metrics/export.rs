@@ -139,6 +139,7 @@ const GAUGES: &[(&str, &str)] = &[
     ("owned_io_workers", "Workers."),
     ("owned_io_connections_open", "Accepted connections that have not ended."),
     ("owned_io_connections_max", "Permits for connections."),
+    ("owned_io_worker_connections", "Connections that a worker serves, without those of admins."),
     ("owned_io_memory_held_bytes", "What connections hold of the common memory of a worker."),
     ("owned_io_memory_limit_bytes", "The common memory of a worker."),
     ("owned_io_pool_buffers_leased", "Receive buffers in use."),

@@ -356,6 +356,7 @@ impl Metrics {
 fn feed_worker(feed: &Feed<'_>, id: &str, worker: &WorkerMetrics) {
     let labels = [("worker", id)];
     let gauges = &worker.gauges;
+    feed.gauge("owned_io_worker_connections", &labels, worker.connections_open() as f64);
     feed.gauge("owned_io_memory_held_bytes", &labels, gauges.memory_held_bytes.get() as f64);
     feed.gauge("owned_io_memory_limit_bytes", &labels, gauges.memory_limit_bytes.get() as f64);
     feed.gauge("owned_io_application_queue_length", &labels, gauges.application_queue.get() as f64);

@@ -40,6 +40,16 @@ impl WorkerMetrics {
     pub(super) const fn listener(&self, listener: &Listener) -> &ListenerMetrics {
         &self.listeners[listener.service as usize * 2 + listener.is_over_tls as usize]
     }
+
+    /// The open connections of clients. Admins have others.
+    pub(super) fn connections_open(&self) -> u64 {
+        let of_clients = &self.listeners[..Service::Admin as usize * 2];
+        let closed: u64 =
+            of_clients.iter().flat_map(|listener| &listener.closed).map(Counter::get).sum();
+        // Read later, so that none is open that was not accepted.
+        let accepted: u64 = of_clients.iter().map(|listener| listener.accepted.get()).sum();
+        accepted.saturating_sub(closed)
+    }
 }
 
 /// Messages and their bytes, in both directions.
