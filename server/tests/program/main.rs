@@ -3,6 +3,7 @@
 
 #![cfg(target_os = "linux")]
 
+mod balance;
 mod draining;
 mod events;
 mod hops;

@@ -12,7 +12,7 @@ use super::iggy::{BASIC, Client, Directory, LOGIN, batch, password_file};
 use super::server::{PATIENCE, RUNTIMES, Server, announce, assert_closed, echoed};
 
 /// The values by their names and labels: `name{key="value",…}`, with the labels in order.
-type Values = BTreeMap<String, f64>;
+pub(super) type Values = BTreeMap<String, f64>;
 
 /// The head and the body of an answer.
 fn request(server: &Server, service: usize, method: &str) -> (String, String) {
@@ -23,7 +23,7 @@ fn request(server: &Server, service: usize, method: &str) -> (String, String) {
 }
 
 /// The metrics, by the service of the admin.
-fn scrape(server: &Server, admin: usize) -> Values {
+pub(super) fn scrape(server: &Server, admin: usize) -> Values {
     let until = Instant::now() + PATIENCE;
     loop {
         let (head, body) = request(server, admin, "GET");
