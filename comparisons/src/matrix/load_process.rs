@@ -41,7 +41,8 @@ impl Measurement<'_> {
     /// Starts the server.
     pub(crate) fn start(&self, interrupt: &Interrupt) -> Result<Running, Failure> {
         let Self { workload, server, results, credentials, folder, .. } = *self;
-        let place = Placement { core: results.server_core, folder };
+        let place =
+            Placement { core: results.server_core, cores: server.cores.get(), folder };
         Running::start(server, credentials, place, workload.open_files, interrupt)
     }
 

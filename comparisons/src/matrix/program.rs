@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -169,10 +170,11 @@ fn forget_package(command: &mut Command) {
     }
 }
 
-/// The core that a server runs on, and the folder for its stderr.
+/// The first core that a server runs on, how many it has, and the folder for its stderr.
 #[derive(Clone, Copy)]
 pub(crate) struct Placement<'a> {
     pub(crate) core: usize,
+    pub(crate) cores: usize,
     pub(crate) folder: &'a Path,
 }
 
@@ -197,7 +199,7 @@ impl Running {
     pub(crate) fn start(
         server: &Server,
         credentials: &Credentials,
-        Placement { core, folder }: Placement<'_>,
+        place: Placement<'_>,
         open_files: Option<u32>,
         interrupt: &Interrupt,
     ) -> Result<Self, Failure> {
@@ -212,11 +214,11 @@ impl Running {
             }
         };
         let cannot = |error: io::Error| Failure::new(format!("cannot make room for data: {error}"));
+        let folder = place.folder;
         let data = server.has_data().then(|| DataFolder::within(folder));
         let data = data.transpose().map_err(cannot)?;
         let data_path = data.as_ref().map_or(folder, DataFolder::path);
         command.args(server.args(credentials, data_path, folder));
-        let place = Placement { core, folder };
         let running = Self::spawn(command, &server.name, 1, place, interrupt)?;
         Ok(running.with_data(data))
     }
@@ -229,7 +231,7 @@ impl Running {
         mut command: Command,
         name: &str,
         lines: usize,
-        Placement { core, folder }: Placement<'_>,
+        Placement { core, cores, folder }: Placement<'_>,
         interrupt: &Interrupt,
     ) -> Result<Self, Failure> {
         let cannot = |why: String| Failure::new(format!("cannot start {name}: {why}"));
@@ -239,7 +241,7 @@ impl Running {
         let stderr = fs::File::create(&stderr_file)
             .map_err(|error| cannot(format!("{}: {error}", stderr_file.display())))?;
         command.stderr(stderr);
-        Self::spawn_logging(command, lines, core, interrupt).map_err(|why| {
+        Self::spawn_logging(command, lines, core..core + cores, interrupt).map_err(|why| {
             let output = fs::read_to_string(&stderr_file).unwrap_or_default();
             cannot(output.lines().next().map_or(why, str::to_owned))
         })
@@ -249,12 +251,12 @@ impl Running {
     pub(crate) fn spawn_logging(
         mut command: Command,
         lines: usize,
-        core: usize,
+        cores: Range<usize>,
         interrupt: &Interrupt,
     ) -> Result<Self, String> {
         command.stdout(Stdio::piped());
         let began = Instant::now();
-        let mut process = on_core(core, || command.spawn())
+        let mut process = on_cores(cores, || command.spawn())
             .map_err(|error| format!("{}: {error}", command.get_program().display()))?;
         let stdout = process.stdout.take().expect("it is piped");
         let mut stdout = BufReader::new(stdout.take(LINE_BYTES_MAX * lines as u64));
@@ -348,10 +350,14 @@ pub(crate) fn limited(open_files: u32) -> [String; 3] {
 
 /// Calls `start` on a core, which what it starts inherits.
 pub(crate) fn on_core<T>(core: usize, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    on_cores(core..core + 1, start)
+}
+
+fn on_cores<T>(cores: Range<usize>, start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let before = sched_getaffinity(None)?;
-    let mut cores = CpuSet::new();
-    cores.set(core);
-    sched_setaffinity(None, &cores)?;
+    let mut set = CpuSet::new();
+    cores.for_each(|core| set.set(core));
+    sched_setaffinity(None, &set)?;
     let started = start();
     sched_setaffinity(None, &before)?;
     started

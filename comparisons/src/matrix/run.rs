@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use clap::Args;
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::host::Host;
 use super::overview::Overview;
@@ -23,7 +24,7 @@ const OVERVIEW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/plans/overview.toml
 const PLANS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/plans");
 
 /// The plans of a full run. Not among them: `faults`, which `comparisons/faults` runs; `limit-long`, an hour of waiting;
-/// `streaming`, an hour by itself, which writes to the disk; `fanout` and `detector`; `jvm`, which needs Java; `objects`,
+/// `cores`, which needs 18 of them; `streaming`, an hour by itself, which writes to the disk; `fanout` and `detector`; `jvm`, which needs Java; `objects`,
 /// which needs nginx; and `overview`, `uwebsockets`, `websocket` and `bridges`, which ask the questions of the others at
 /// more sizes.
 const FULL_RUN: [&str; 14] = [
@@ -88,7 +89,7 @@ pub struct Options {
     /// to five, as an estimate has room for in five minutes.
     #[arg(long, conflicts_with_all = ["rounds", "seconds", "row_seconds"])]
     quick: bool,
-    /// The core for the servers.
+    /// The core for the servers; the first of them for a server that runs on several.
     #[arg(long, value_name = "N", default_value_t = 0)]
     server_core: usize,
     /// The core for the load.
@@ -158,11 +159,38 @@ impl Options {
         Ok(measured)
     }
 
+    /// Refuses a server on several cores that this machine does not have, or that it would share with the load.
+    fn check_cores(&self, server: &Server) -> Result<(), Failure> {
+        if server.cores.get() == 1 {
+            return Ok(());
+        }
+        let (first, end) = (self.server_core, self.server_core.saturating_add(server.cores.get()));
+        let allowed = sched_getaffinity(None)
+            .map_err(|error| Failure::new(format!("cannot count the cores: {error}")))?;
+        let is_there = |core: usize| core < CpuSet::MAX_CPU && allowed.is_set(core);
+        let why = if (first..end).contains(&self.load_core) {
+            "the load would run on one of them"
+        } else if !(first..end).all(is_there) {
+            "this machine does not have all of them"
+        } else {
+            return Ok(());
+        };
+        Err(Failure::new(format!(
+            "{} runs on cores {first} to {}, and {why}: choose others by --server-core and --load-core, or fewer rows by \
+             --only",
+            server.name,
+            end - 1
+        )))
+    }
+
     /// A new run and its folder.
     fn begun(&self) -> Result<(PathBuf, Results), Failure> {
         let workloads = self.chosen(Plan::read(&self.plans())?)?;
         if workloads.is_empty() {
             return Err(Failure::new("nothing of the plan is left to be measured"));
+        }
+        for server in servers(&workloads) {
+            self.check_cores(server)?;
         }
         build(&workloads)?;
         let results = Results::of(

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Formatter};
 use std::fs;
+use std::num::NonZeroUsize;
 
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
@@ -42,6 +43,9 @@ pub(crate) struct Server {
     /// Where its echo is over WebSocket, if not where all others have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) path: Option<String>,
+    /// How many cores it runs on.
+    #[serde(default = "one_core", skip_serializing_if = "is_one_core")]
+    pub(crate) cores: NonZeroUsize,
     pub(crate) versions: Vec<Version>,
 }
 
@@ -117,6 +121,7 @@ struct OptionEntry {
     services: Option<Services>,
     extends: Option<String>,
     path: Option<String>,
+    cores: Option<NonZeroUsize>,
 }
 
 /// A row's name, taken apart.
@@ -185,12 +190,14 @@ impl Servers {
         if path.is_some() && service != Service::Echo {
             return Err(format!("{row:?} does not serve {service}: it serves echo"));
         }
+        let cores = settings.clone().filter_map(|option| option.cores).max();
+        let cores = cores.unwrap_or_else(one_core);
         let added = settings.flat_map(|option| &option.args);
         let run = entry.run.iter().chain(args).chain(added).cloned().collect();
         let Entry { build, optional, versions, .. } = entry.clone();
         let runtime = entry.runtime.clone().unwrap_or_else(|| entry.name.clone());
         let name = row.to_owned();
-        Ok(Server { name, runtime, protocol, build, optional, run, path, versions })
+        Ok(Server { name, runtime, protocol, build, optional, run, path, cores, versions })
     }
 
     /// The row that `row` is compared with; none if that is itself.
@@ -373,6 +380,14 @@ impl Server {
     }
 }
 
+const fn one_core() -> NonZeroUsize {
+    NonZeroUsize::MIN
+}
+
+fn is_one_core(cores: &NonZeroUsize) -> bool {
+    *cores == one_core()
+}
+
 impl Service {
     /// Where it is among the services over HTTP.
     pub(crate) const fn path(self) -> &'static str {
@@ -493,6 +508,12 @@ mod tests {
             run("compio/fsync-never", Service::Iggy),
             format!("{ours} --tcp {{addr}} {data}")
         );
+        let balanced = servers().resolve("tokio/workers-4/least-connections", Service::Echo).unwrap();
+        let options = "--workers 4 --pin --balance least-connections";
+        let balanced = (balanced.run.join(" "), balanced.cores.get());
+        let ours_on_tokio = ours.replace("compio", "tokio");
+        assert_eq!(balanced, (format!("{ours_on_tokio} --echo {{addr}} {options}"), 4));
+        assert_eq!(hops.cores.get(), 1);
         let objects = "--http {addr} --origin {objects} --chunk 4096";
         assert_eq!(run("compio/chunk-4k", Service::Object), format!("{ours} {objects}"));
         assert_eq!(run("object-epoll", Service::Object), "object-epoll {addr} --objects {objects}");
@@ -561,7 +582,7 @@ mod tests {
             (
                 "compio/ring-defualt",
                 Service::Echo,
-                "no option \"ring-defualt\": it has again, chunk-16k, chunk-4k, fsync-batch, fsync-never, hops-app, ring-default, stalls-off, tls,",
+                "no option \"ring-defualt\": it has again, chunk-16k, chunk-4k, fsync-batch, fsync-never, hops-app, least-connections, ring-default, stalls-off, tls,",
             ),
             (
                 "echo-epoll/ring-default",

@@ -188,13 +188,14 @@ impl Lab<'_> {
             Program::Naive => 1,
             Program::Ours => 2,
         };
-        let place = Placement { core: self.server_core, folder: self.folder };
+        let place = Placement { core: self.server_core, cores: 1, folder: self.folder };
         let name = format!("{}, {}", server.name, scenario.name);
         let (running, log) = if scenario.unread_log {
             let cannot = |why: String| Failure::new(format!("cannot start {name}: {why}"));
             let (log, stderr) = io::pipe().map_err(|error| cannot(error.to_string()))?;
             command.stderr(stderr);
-            let running = Running::spawn_logging(command, lines, self.server_core, self.interrupt);
+            let cores = self.server_core..self.server_core + 1;
+            let running = Running::spawn_logging(command, lines, cores, self.interrupt);
             (running.map_err(cannot)?, Some(log))
         } else {
             (Running::spawn(command, &name, lines, place, self.interrupt)?, None)

@@ -53,8 +53,9 @@ pub struct Options {
     #[arg(long, value_name = "NAME")]
     pub runtime: Option<String>,
 
-    /// Worker threads, each with its own runtime; at most 1024 [default: the cores this process may use]
-    #[arg(long, value_name = "N")]
+    /// Worker threads, each with its own runtime; at most 1024. The last one counts [default: the cores this process may
+    /// use]
+    #[arg(long, value_name = "N", overrides_with = "workers")]
     pub workers: Option<NonZeroUsize>,
 
     /// Pin the thread of each worker to one of the CPUs that this process may use: worker N to the N-th, and again from the

@@ -32,12 +32,9 @@ fn connections_over_the_limit_wait_for_a_permit() {
 /// However the kernel spreads the clients over the workers. By chance, both get to the same worker.
 #[test]
 fn workers_share_the_connection_limit() {
-    for (runtime, balance) in RUNTIMES
-        .iter()
-        .flat_map(|runtime| ["hash", "least-connections"].map(|balance| (runtime, balance)))
-    {
-        let options =
-            ["--echo", "127.0.0.1:0", "--connections-max", "1", "--balance", balance];
+    let balanced = RUNTIMES.iter().map(|runtime| (runtime, "least-connections"));
+    for (runtime, balance) in RUNTIMES.iter().map(|runtime| (runtime, "hash")).chain(balanced) {
+        let options = ["--echo", "127.0.0.1:0", "--connections-max", "1", "--balance", balance];
         let server = Server::start(runtime, &options);
         for _ in 0..12 {
             let (mut first, mut second) = (server.connect(0), server.connect(0));
