@@ -20,6 +20,7 @@
 //! | [`config`] | the configuration: flags, a TOML file, limits, listeners |
 //! | [`server`], `worker` | what runs: all workers together, and each of them |
 //! | [`accept`] | the accept loop of a listener |
+//! | [`balance`] | which worker serves what is accepted |
 //! | [`connection_limit`] | how many connections are served at once, in total and for each address |
 //! | [`connections`] | the registry of open connections, and how each is closed |
 //! | [`context`] | what a service is given for a connection |
