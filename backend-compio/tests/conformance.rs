@@ -14,6 +14,12 @@ mod default {
         io_uring: true,
         dropped_read: Cancelled,
     }
+
+    mod hand_over {
+        use super::*;
+
+        owned_io::hand_over_conformance! { runtime: Compio, config: Config::default() }
+    }
 }
 
 mod tuned {
@@ -24,5 +30,11 @@ mod tuned {
         config: Compio::tuned(),
         io_uring: true,
         dropped_read: Cancelled,
+    }
+
+    mod hand_over {
+        use super::*;
+
+        owned_io::hand_over_conformance! { runtime: Compio, config: Compio::tuned() }
     }
 }

@@ -20,6 +20,12 @@ mod default {
                 (WHY_DESCRIPTORS_STAY, each_executor_leaves_one),
         },
     }
+
+    mod hand_over {
+        use super::*;
+
+        owned_io::hand_over_conformance! { runtime: Glommio, config: Config::default() }
+    }
 }
 
 mod tuned {
@@ -34,6 +40,12 @@ mod tuned {
             "os::block_on_leaves_no_descriptor_behind" =>
                 (WHY_DESCRIPTORS_STAY, each_executor_leaves_one),
         },
+    }
+
+    mod hand_over {
+        use super::*;
+
+        owned_io::hand_over_conformance! { runtime: Glommio, config: Glommio::tuned() }
     }
 }
 

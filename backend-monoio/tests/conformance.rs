@@ -22,6 +22,12 @@ mod default {
                 (WHY_OTHERS_WAIT, block_on_waits_until_it_ends),
         },
     }
+
+    mod hand_over {
+        use super::*;
+
+        owned_io::hand_over_conformance! { runtime: Monoio, config: Config::default() }
+    }
 }
 
 mod tuned {
@@ -38,6 +44,12 @@ mod tuned {
             "runtime::block_on_returns_while_a_task_is_always_ready" =>
                 (WHY_OTHERS_WAIT, block_on_waits_until_it_ends),
         },
+    }
+
+    mod hand_over {
+        use super::*;
+
+        owned_io::hand_over_conformance! { runtime: Monoio, config: Monoio::tuned() }
     }
 }
 

@@ -40,3 +40,9 @@ fn blocking_closures_run_in_turn(config: &Config) {
     })
     .unwrap();
 }
+
+mod hand_over {
+    use super::*;
+
+    owned_io::hand_over_conformance! { runtime: Sim, config: Config::default() }
+}

@@ -19,6 +19,12 @@ mod default {
                 (WHY_OTHERS_WAIT, others_wait_until_it_ends),
         },
     }
+
+    mod hand_over {
+        use super::*;
+
+        owned_io::hand_over_conformance! { runtime: TokioUring, config: Config::default() }
+    }
 }
 
 mod tuned {
@@ -33,6 +39,12 @@ mod tuned {
             "task::an_always_ready_task_lets_others_run" =>
                 (WHY_OTHERS_WAIT, others_wait_until_it_ends),
         },
+    }
+
+    mod hand_over {
+        use super::*;
+
+        owned_io::hand_over_conformance! { runtime: TokioUring, config: TokioUring::tuned() }
     }
 }
 

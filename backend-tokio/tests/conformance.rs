@@ -9,3 +9,9 @@ owned_io::conformance! {
     config: Config::default(),
     dropped_read: LosesNothing,
 }
+
+mod hand_over {
+    use super::*;
+
+    owned_io::hand_over_conformance! { runtime: Tokio, config: Config::default() }
+}

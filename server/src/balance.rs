@@ -31,6 +31,9 @@ pub struct ConnectionCounts {
 #[repr(align(128))]
 struct Count(AtomicUsize);
 
+/// Added to the count of a worker that has not started: no worker comes to have as many connections.
+const WITHHELD: usize = usize::MAX / 2;
+
 /// A connection that is counted at a worker. Dropping it ends that.
 #[derive(Debug)]
 pub struct Assignment {
@@ -69,6 +72,16 @@ impl ConnectionCounts {
         Assignment { counts: self.clone(), worker }
     }
 
+    /// Assigns nothing to `worker` until it is [admitted](Self::admit). A worker that opens a large log starts seconds
+    /// after the others.
+    fn withhold(&self, worker: usize) {
+        self.workers[worker].0.fetch_add(WITHHELD, Relaxed);
+    }
+
+    fn admit(&self, worker: usize) {
+        self.workers[worker].0.fetch_sub(WITHHELD, Relaxed);
+    }
+
     /// The connections that are counted at each worker.
     pub fn counts(&self) -> impl Iterator<Item = usize> {
         self.workers.iter().map(|count| count.0.load(Relaxed))
@@ -98,7 +111,8 @@ pub(crate) struct HandedOver<R: HandOver> {
 
 /// The queues between all workers, for each listener.
 pub(crate) struct Exchange<R: HandOver> {
-    /// Of each worker, until it takes them: the ends of each listener.
+    counts: ConnectionCounts,
+    /// Of each worker, until it joins: the ends of each listener.
     ends: Vec<Mutex<Option<Vec<Ends<R>>>>>,
 }
 
@@ -119,6 +133,7 @@ pub(crate) struct Outgoing<R: HandOver> {
 impl<R: HandOver> Exchange<R> {
     pub(crate) fn new(workers: NonZeroUsize, listeners: usize) -> Self {
         let counts = ConnectionCounts::new(workers);
+        (0..workers.get()).for_each(|worker| counts.withhold(worker));
         let mut ends: Vec<Vec<Ends<R>>> = (0..workers.get()).map(|_| Vec::new()).collect();
         for _ in 0..listeners {
             let (queues, incoming): (Vec<_>, Vec<_>) =
@@ -130,18 +145,25 @@ impl<R: HandOver> Exchange<R> {
                 ends[worker].push(Ends { outgoing, incoming });
             }
         }
-        Self { ends: ends.into_iter().map(|ends| Mutex::new(Some(ends))).collect() }
+        Self { counts, ends: ends.into_iter().map(|ends| Mutex::new(Some(ends))).collect() }
     }
 
-    /// The ends of a worker, those of each listener. `None`: the exchange is closed.
-    pub(crate) fn take(&self, worker: usize) -> Option<Vec<Ends<R>>> {
-        self.ends[worker].lock().unwrap_or_else(PoisonError::into_inner).take()
+    /// From now on `worker` serves connections of the others. Returns its ends, those of each listener. `None`: the
+    /// exchange is closed.
+    pub(crate) fn join(&self, worker: usize) -> Option<Vec<Ends<R>>> {
+        let ends = self.take(worker)?;
+        self.counts.admit(worker);
+        Some(ends)
     }
 
-    /// For a worker that drains: workers that have not begun to accept never will. Otherwise the queues would stay open
-    /// if one of them has failed.
+    /// For a worker that drains: workers that have not joined never will. Otherwise the queues would stay open if one of
+    /// them has failed.
     pub(crate) fn close(&self) {
         (0..self.ends.len()).for_each(|worker| drop(self.take(worker)));
+    }
+
+    fn take(&self, worker: usize) -> Option<Vec<Ends<R>>> {
+        self.ends[worker].lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -200,6 +222,17 @@ mod tests {
         let next: Vec<_> = (0..2).map(|_| counts.assign(3)).collect();
         assert_eq!(next.iter().map(Assignment::worker).collect::<Vec<_>>(), [0, 1]);
         drop((here, moved, next));
+    }
+
+    #[test]
+    fn a_worker_that_has_not_started_gets_none() {
+        let counts = counts(2);
+        counts.withhold(1);
+        let early: Vec<_> = (0..3).map(|_| counts.assign(0)).collect();
+        assert!(early.iter().all(|assigned| assigned.worker() == 0));
+        counts.admit(1);
+        let later: Vec<_> = (0..3).map(|_| counts.assign(0)).collect();
+        assert!(later.iter().all(|assigned| assigned.worker() == 1));
     }
 
     #[test]

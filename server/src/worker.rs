@@ -52,10 +52,8 @@ pub(crate) async fn serve<R: Runtime + Files + HandOver>(
     let opened = select(opening, worker.stop.stopped()).await.first;
     // A large log takes seconds to open. A server that is asked to end meanwhile has served nobody.
     let Some(clients) = opened.transpose()? else { return Ok(()) };
-    let ends = exchange.map_or_else(|| Some(Vec::new()), |exchange| exchange.take(worker.id));
-    // The others drain already.
-    let Some(ends) = ends else { return Ok(()) };
-    let mut ends = ends.into_iter();
+    let ends = exchange.and_then(|exchange| exchange.join(worker.id));
+    let mut ends = ends.unwrap_or_default().into_iter();
     let admins = Acceptor::for_admins(server, &clients.resources);
     config.stalls.watch_worker::<R>(worker.id, server.queues.as_ref(), &clients.resources);
     server.metrics.reply::<R>(worker.id, &clients.resources);

@@ -56,7 +56,8 @@ use crate::Tcp;
 /// # Implementing it
 ///
 /// `owned_io_os::runtime_functions!(HandOver)` has all of it for a kernel backend whose listener is an
-/// `owned_io_os::Listener`.
+/// `owned_io_os::Listener`. The implementation is complete when it passes the cases of `hand_over_conformance!` (feature
+/// `conformance`).
 #[expect(async_fn_in_trait, reason = "one thread per runtime: no future is asked to be `Send`")]
 pub trait HandOver: Tcp {
     /// A connection that was accepted and belongs to no worker. Dropping it closes the connection.

@@ -49,7 +49,7 @@
 //! in another process. Both are started from the test binary. A backend without kernel sockets excludes these
 //! cases: it writes `portable` as the first word in the macro.
 //!
-//! Files are a trait of their own, and have their own cases: [`files`].
+//! Files and handing over are traits of their own, and have their own cases: [`files`] and [`hand_over`].
 //!
 //! [`canary`] and [`file_canary`] test the suite itself. Each canary is a backend that breaks one sentence, and must
 //! fail the case for it.
@@ -59,6 +59,7 @@ pub mod cancel;
 pub mod coop;
 pub mod file_canary;
 pub mod files;
+pub mod hand_over;
 pub mod io;
 pub mod net;
 pub mod os;

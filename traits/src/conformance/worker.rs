@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::support::{SOON, connect, echo, echoed, expect_error, loopback, soon};
 use crate::{Runtime, TcpListener, Worker, WorkersConfig, channel, select};
 
-fn workers<R: Runtime>(config: &R::Config, count: usize) -> WorkersConfig<R> {
+pub(super) fn workers<R: Runtime>(config: &R::Config, count: usize) -> WorkersConfig<R> {
     let mut workers = WorkersConfig::new(NonZeroUsize::new(count).expect("some workers"));
     workers.runtime = config.clone();
     workers.drain = Duration::from_millis(300);
