@@ -23,3 +23,9 @@ fn an_intermittent_deviation_may_keep_its_sentence() {
 fn a_deviation_that_is_kept_is_to_be_removed() {
     check_kept_case(false);
 }
+
+mod hand_over {
+    use super::*;
+
+    owned_io::hand_over_canaries! { runtime: Sim, config: Config::default() }
+}

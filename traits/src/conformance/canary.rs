@@ -21,7 +21,7 @@ use super::support;
 use super::support::A_WHILE;
 use crate::backend::{Duplex, Endpoint, TcpEndpoint};
 use crate::{
-    BoundAddr, BufResult, ByteStream, Clock, ConnectOptions, Executor, IoBuf, IoBufExt, IoBufMut,
+    BoundAddr, BufResult, ByteStream, Clock, ConnectOptions, Executor, HandOver, IoBuf, IoBufExt, IoBufMut,
     IoBufMutExt, IoVec, OwnedRead, OwnedWrite, OwnedWriteExt, Panicked, Pool, PoolBuf, Random,
     Runtime, ShutdownHandle, Slice, Tcp, TcpListener, TcpStream, coop, forward_runtime, task,
 };
@@ -645,5 +645,39 @@ impl<R: Runtime, D: HasDefect> Tcp for Canary<R, D> {
         let inner_stream = inner_stream?;
         let peer = inner_stream.peer_addr()?;
         stream::<R, D>(inner_stream, peer)
+    }
+}
+
+/// A connection that a canary has accepted for any worker.
+pub struct CanaryDetached<R: HandOver, D: HasDefect> {
+    inner: Option<R::Detached>,
+    peer: SocketAddr,
+    defect: PhantomData<fn() -> D>,
+}
+
+impl<R: Runtime + HandOver, D: HasDefect> HandOver for Canary<R, D> {
+    type Detached = CanaryDetached<R, D>;
+
+    async fn accept_detached(
+        listener: &mut Self::TcpListener,
+    ) -> io::Result<(Self::Detached, SocketAddr)> {
+        let (inner, peer) = R::accept_detached(&mut listener.inner).await?;
+        if D::DEFECT == Defect::LosesClients {
+            R::sleep(Duration::ZERO).await; // with the client in hand
+        }
+        Ok((CanaryDetached { inner: Some(inner), peer, defect: PhantomData }, peer))
+    }
+
+    fn adopt(mut detached: Self::Detached) -> io::Result<Self::TcpStream> {
+        let inner = detached.inner.take().expect("it is adopted once");
+        stream::<R, D>(R::adopt(inner)?, detached.peer)
+    }
+}
+
+impl<R: HandOver, D: HasDefect> Drop for CanaryDetached<R, D> {
+    fn drop(&mut self) {
+        if D::DEFECT == Defect::LeaksStreams {
+            std::mem::forget(self.inner.take());
+        }
     }
 }

@@ -7,11 +7,14 @@
 //! ```
 
 use std::num::NonZeroUsize;
+use std::pin::pin;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 
 use super::prove::prove;
 use super::support::{
-    self, connect, echo, echoed, expect_closed, expect_pending, joined, listener, loopback, soon,
+    self, connect, echo, echoed, expect_closed, expect_pending, joined, listener, loopback,
+    poll_once, soon,
 };
 use super::worker::workers;
 use crate::{HandOver, Runtime, TcpListener, channel};
@@ -40,6 +43,18 @@ macro_rules! __hand_over_conformance {
             let case = $crate::conformance::hand_over::$case::<$runtime>;
             $crate::conformance::hand_over::check::<$runtime>(::std::stringify!($case), &$config, case);
         })*
+    };
+}
+
+/// Creates a `#[test]` for each [canary](super::canary) of handing over, over a correct runtime.
+#[macro_export]
+macro_rules! hand_over_canaries {
+    (runtime: $runtime:ty, config: $config:expr $(,)?) => {
+        $crate::__canaries! {
+            functions { $runtime, $config }
+            leaks_streams: LeaksStreams => hand_over::a_dropped_connection_is_closed,
+            loses_clients: LosesClients => hand_over::a_dropped_accept_loses_no_client,
+        }
     };
 }
 
@@ -114,14 +129,25 @@ pub fn a_dropped_connection_is_closed<R: Runtime + HandOver>(config: &R::Config)
 /// "A dropped accept has taken no client."
 pub fn a_dropped_accept_loses_no_client<R: Runtime + HandOver>(config: &R::Config) {
     support::run::<R, _>(config, async {
+        const CLIENTS: usize = 20;
         let (mut listener, addr) = listener::<R>(loopback());
         expect_pending::<R>("an accept", R::accept_detached(&mut listener)).await;
-        let mut client = connect::<R>(addr).await;
-        let accept = soon::<R, _>("the client", R::accept_detached(&mut listener));
-        let (detached, _) = accept.await.unwrap();
-        drop(R::spawn(echo(R::adopt(detached).unwrap())));
-        let answer = soon::<R, _>("an echo", echoed(&mut client, b"hello"));
-        assert_eq!(answer.await, b"hello");
+        let mut clients = Vec::new();
+        for _ in 0..CLIENTS {
+            clients.push(connect::<R>(addr).await);
+        }
+        // Each accept is polled once and dropped: it returned a client, or left it in the queue.
+        let mut accepted = 0;
+        for _ in 0..CLIENTS {
+            if let Poll::Ready(outcome) = poll_once(pin!(R::accept_detached(&mut listener))).await {
+                drop(outcome.unwrap());
+                accepted += 1;
+            }
+        }
+        for _ in accepted..CLIENTS {
+            soon::<R, _>("a client", R::accept_detached(&mut listener)).await.unwrap();
+        }
+        expect_pending::<R>("a further accept", R::accept_detached(&mut listener)).await;
     });
 }
 
