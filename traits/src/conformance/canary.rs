@@ -21,9 +21,10 @@ use super::support;
 use super::support::A_WHILE;
 use crate::backend::{Duplex, Endpoint, TcpEndpoint};
 use crate::{
-    BoundAddr, BufResult, ByteStream, Clock, ConnectOptions, Executor, HandOver, IoBuf, IoBufExt, IoBufMut,
-    IoBufMutExt, IoVec, OwnedRead, OwnedWrite, OwnedWriteExt, Panicked, Pool, PoolBuf, Random,
-    Runtime, ShutdownHandle, Slice, Tcp, TcpListener, TcpStream, coop, forward_runtime, task,
+    BoundAddr, BufResult, ByteStream, Clock, ConnectOptions, Executor, HandOver, IoBuf, IoBufExt,
+    IoBufMut, IoBufMutExt, IoVec, OwnedRead, OwnedWrite, OwnedWriteExt, Panicked, Pool, PoolBuf,
+    Random, Runtime, ShutdownHandle, Slice, Tcp, TcpListener, TcpStream, coop, forward_runtime,
+    task,
 };
 
 /// The sentence that a canary breaks.
