@@ -183,7 +183,9 @@ on!("glommio", glommio, owned_io_glommio::Glommio);
 
 /// A server of two workers, of which one is blocked until the sender is dropped. Each `started` of a type of its own would
 /// be a whole server in this program, whose symbols the detector reads within a bound.
-fn start_with_a_blocked_worker<R: Runtime + Files + HandOver>(flags: &[&str]) -> (Server, Sender<()>) {
+fn start_with_a_blocked_worker<R: Runtime + Files + HandOver>(
+    flags: &[&str],
+) -> (Server, Sender<()>) {
     let (end, ended): (Sender<()>, _) = channel();
     let ended = Arc::new(Mutex::new(ended));
     let flags = [&["--workers", "2"], &FLAGS[..], flags].concat();

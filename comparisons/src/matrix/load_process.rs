@@ -41,8 +41,7 @@ impl Measurement<'_> {
     /// Starts the server.
     pub(crate) fn start(&self, interrupt: &Interrupt) -> Result<Running, Failure> {
         let Self { workload, server, results, credentials, folder, .. } = *self;
-        let place =
-            Placement { core: results.server_core, cores: server.cores.get(), folder };
+        let place = Placement { core: results.server_core, cores: server.cores.get(), folder };
         Running::start(server, credentials, place, workload.open_files, interrupt)
     }
 

@@ -508,7 +508,8 @@ mod tests {
             run("compio/fsync-never", Service::Iggy),
             format!("{ours} --tcp {{addr}} {data}")
         );
-        let balanced = servers().resolve("tokio/workers-4/least-connections", Service::Echo).unwrap();
+        let balanced =
+            servers().resolve("tokio/workers-4/least-connections", Service::Echo).unwrap();
         let options = "--workers 4 --pin --balance least-connections";
         let balanced = (balanced.run.join(" "), balanced.cores.get());
         let ours_on_tokio = ours.replace("compio", "tokio");
