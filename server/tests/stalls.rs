@@ -285,7 +285,10 @@ fn a_server_is_probed_without_a_false_alarm<R: Runtime + Files + HandOver>() {
     }
     let (_, page) = request(addr, "GET", "/stalls", "text/html").unwrap();
     assert!(page.contains(&format!("The last probe, of {addr}, was answered in ")), "{page}");
-    assert_eq!(incidents(addr).unwrap(), [] as [Value; 0]);
+    // The listeners of other tests are in this process, too.
+    let mut incidents = incidents(addr).unwrap();
+    incidents.retain(|incident| incident["verdict"].to_string().contains(&addr.to_string()));
+    assert_eq!(incidents, [] as [Value; 0]);
     server.end();
 
     // Nobody asked for it.
