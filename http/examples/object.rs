@@ -1,7 +1,7 @@
 //! Serves one object of 1,345,292 bytes, whole and in ranges: `object ADDR` on tokio. A body that is posted to it
 //! is counted; `/echo` answers with it, while it arrives.
 //!
-//! Try it with `curl -v http://127.0.0.1:8080/ -r 0-9`, or with `http/interop/run`.
+//! Try it with `curl -v http://127.0.0.1:8080/ -r 0-9`.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -29,9 +29,7 @@
 //!
 //! # What is refused
 //!
-//! Each row is a request, or a sequence of requests whose last one is refused. `{...}` stands for text that a test
-//! inserts. The tests read this table: each row gets its status, whether its bytes arrive together or one by one.
-#![doc = include_str!("../../refused.md")]
+#![doc = include_str!("../../requests.md")]
 
 mod body;
 mod date;
