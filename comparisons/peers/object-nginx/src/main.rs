@@ -2,30 +2,32 @@
 //! `object-nginx ADDR OBJECTS FOLDER [--sendfile on|off]`.
 //!
 //! This process becomes nginx, with one process and one thread, so that the matrix measures and ends nginx itself. FOLDER
-//! is created for its configuration. nginx cannot listen on a free port of the kernel's choice. It therefore inherits a
-//! socket that listens already, as a new nginx does from the old one (the variable `NGINX`). That socket is the same as
-//! those of all peers.
+//! is created for its configuration. nginx cannot listen on a free port of the kernel's choice, and without a master it
+//! cannot inherit a socket (1.22 ends with a segmentation fault). So it gets a port that was free a moment before. Another
+//! process (`object-nginx --announce ADDR`) waits until nginx accepts there, and prints the line that peers print.
 
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
-use std::net::SocketAddr;
-use std::os::fd::IntoRawFd;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
-use std::{env, fs};
-
-use rustix::io::{FdFlags, fcntl_setfd};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
 
 /// Where Debian's packages have it.
 const NGINX: &str = "/usr/sbin/nginx";
+
+/// How long nginx may take until it listens. It takes some 10 ms.
+const START: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
     let words: Vec<_> = env::args().skip(1).collect();
     let words: Vec<_> = words.iter().map(String::as_str).collect();
     let (addr, objects, folder, sendfile) = match words[..] {
+        ["--announce", addr] => return announce(addr),
         [addr, objects, folder] => (addr, objects, folder, "on"),
         [addr, objects, folder, "--sendfile", sendfile @ ("on" | "off")] => {
             (addr, objects, folder, sendfile)
@@ -51,7 +53,23 @@ fn start(addr: SocketAddr, objects: &Path, folder: &Path, sendfile: &str) -> io:
     }
 }
 
-/// The command that this process becomes. The socket listens already: clients wait until nginx accepts them.
+/// Prints the start-up line once a client can connect. nginx says itself why none can.
+fn announce(addr: &str) -> ExitCode {
+    let Ok(addr) = addr.parse::<SocketAddr>() else {
+        return failed(2, &format!("{addr:?} is not IP:PORT"));
+    };
+    let until = Instant::now() + START;
+    while Instant::now() < until {
+        if TcpStream::connect(addr).is_ok() {
+            peers_common::print_service("object", addr);
+            return ExitCode::SUCCESS;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    failed(1, &format!("nginx does not listen on {addr} after {} s", START.as_secs()))
+}
+
+/// The command that this process becomes.
 fn prepare(addr: SocketAddr, objects: &Path, folder: &Path, sendfile: &str) -> io::Result<Command> {
     if !Path::new(NGINX).exists() {
         let why = format!("there is no {NGINX}: comparisons/peers/install installs it");
@@ -60,16 +78,12 @@ fn prepare(addr: SocketAddr, objects: &Path, folder: &Path, sendfile: &str) -> i
     fs::create_dir_all(folder)?;
     // nginx resolves relative paths from other folders.
     let (objects, folder) = (objects.canonicalize()?, folder.canonicalize()?);
-    let listener = peers_common::listen(addr)?;
-    let addr = listener.local_addr()?;
-    listener.set_nonblocking(true)?;
-    fcntl_setfd(&listener, FdFlags::empty())?; // it stays open in nginx
+    let addr = TcpListener::bind(addr)?.local_addr()?;
     let file = folder.join("nginx.conf");
     fs::write(&file, configuration(addr, &objects, &folder, sendfile))?;
+    Command::new(env::current_exe()?).args(["--announce", &addr.to_string()]).spawn()?;
     let mut nginx = Command::new(NGINX);
     nginx.arg("-p").arg(&folder).arg("-c").arg(&file).args(["-e", "stderr"]);
-    nginx.env("NGINX", format!("{};", listener.into_raw_fd()));
-    peers_common::print_service("object", addr);
     Ok(nginx)
 }
 
