@@ -1,7 +1,7 @@
 //! Which worker serves an accepted connection, with `--balance least-connections`.
 //!
 //! The kernel distributes clients over the listeners of the workers by a hash (`SO_REUSEPORT`). With 1,000 connections
-//! the fullest of 16 workers has 22 % more than the mean. Here the worker that accepts a connection hands it over to the
+//! the fullest of 16 workers has 23 % more than the mean. Here the worker that accepts a connection hands it over to the
 //! worker that has the fewest ([`ConnectionCounts`]), through a bounded queue. `cargo run --release -p owned-io-server
 //! --example balance` compares the rules.
 

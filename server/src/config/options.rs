@@ -65,7 +65,7 @@ pub struct Options {
 
     /// Which worker serves a connection: the one that the kernel sends it to, by a hash of its addresses, or the one that
     /// has the fewest connections, to which the other hands it over. With 1,000 connections, the fullest of 16 workers
-    /// has 22 % more than the mean by a hash. The connections of --admin are never handed over [default: hash]
+    /// has 23 % more than the mean by a hash. The connections of --admin are never handed over [default: hash]
     #[arg(long, value_name = "HOW")]
     pub balance: Option<Balance>,
 
