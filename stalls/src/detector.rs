@@ -194,13 +194,7 @@ impl Detector {
             incidents: self.incidents(),
             unseen: self.shared.unseen.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             gauges: self.shared.gauges.map(Gauge::reading),
-            probe: self
-                .shared
-                .last_probe
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .result
-                .clone(),
+            probe: self.shared.last_probe.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
 

@@ -123,7 +123,7 @@ impl Looker {
     /// One look. `is_urgent`: a heart is late, and everything but connections is looked at; descriptors are if that was a
     /// second ago.
     pub(crate) fn look(&mut self, is_urgent: bool) -> Look {
-        let probe = self.last_probe.try_lock().ok().and_then(|mut probe| probe.see());
+        let probe = self.last_probe.try_lock().ok().and_then(|probe| probe.clone());
         let netstat = self.files.netstat.read(&mut self.buf);
         let mut look = Look {
             at_ms: self.epoch.elapsed().as_millis() as u64,

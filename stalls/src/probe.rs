@@ -12,36 +12,7 @@ use crate::proc::socket::is_at;
 use crate::stack::signal;
 
 /// Where the prober leaves its last result. It is locked for a copy alone.
-pub(crate) type LastProbe = Arc<Mutex<Last>>;
-
-/// The last result.
-#[derive(Debug, Default)]
-pub(crate) struct Last {
-    pub(crate) result: Option<ProbeResult>,
-    /// Whether a look has it.
-    pub(crate) is_seen: bool,
-}
-
-impl Last {
-    /// The result, for a look.
-    pub(crate) fn see(&mut self) -> Option<ProbeResult> {
-        self.is_seen = true;
-        self.result.clone()
-    }
-
-    /// The next result takes its place.
-    fn replace(&mut self, result: ProbeResult) {
-        // Where ports are short, the next probe may find one. So the one that found none stays until a look has it.
-        let is_kept = !self.is_seen && self.result.as_ref().is_some_and(has_no_port);
-        if !is_kept {
-            *self = Self { result: Some(result), is_seen: false };
-        }
-    }
-}
-
-fn has_no_port(result: &ProbeResult) -> bool {
-    result.outcome == ProbeOutcome::NoPort
-}
+pub(crate) type LastProbe = Arc<Mutex<Option<ProbeResult>>>;
 
 /// How often the prober asks whether there is a probe, until there was one.
 const NO_INTERVAL: Duration = Duration::from_millis(100);
@@ -63,7 +34,7 @@ pub(crate) fn run(shared: &Shared) {
         let current = lock(&shared.probe).clone();
         let Some(probe) = current else { continue };
         if accepts_nobody(probe.addr, shared) {
-            *lock(&shared.last_probe) = Last::default(); // what it showed may be over
+            *lock(&shared.last_probe) = None; // what it showed may be over
             continue;
         }
         let began = Instant::now();
@@ -84,7 +55,7 @@ pub(crate) fn run(shared: &Shared) {
 pub(crate) fn replace(probe: Option<Probe>, shared: &Shared) {
     let mut current = lock(&shared.probe);
     *current = probe;
-    *lock(&shared.last_probe) = Last::default();
+    *lock(&shared.last_probe) = None;
 }
 
 /// Keeps a result, unless its probe was replaced meanwhile.
@@ -94,11 +65,11 @@ fn keep(mut result: ProbeResult, shared: &Shared) {
         return;
     }
     let mut last = lock(&shared.last_probe);
-    let silent_before = last.result.as_ref().map_or(0, |last| last.silent);
+    let silent_before = last.as_ref().map_or(0, |last| last.silent);
     if result.outcome == ProbeOutcome::NoByte {
         result.silent = silent_before.saturating_add(1);
     }
-    last.replace(result);
+    *last = Some(result);
 }
 
 /// Whether an accept loop of the listener waits on purpose.
@@ -162,25 +133,6 @@ mod tests {
             assert!(Instant::now() < until, "{what} does not come");
             std::thread::sleep(Duration::from_millis(10));
         }
-    }
-
-    #[test]
-    fn a_probe_that_found_no_port_stays_until_it_was_seen() {
-        let result = |outcome: &str| -> ProbeResult {
-            let text = format!(
-                r#"{{"addr": "127.0.0.1:80", "at_ms": 0, "took_ms": 1, "limit_ms": 500,
-                    "outcome": "{outcome}", "silent": 0}}"#
-            );
-            serde_json::from_str(&text).unwrap()
-        };
-        let mut last = Last::default();
-        let mut seen_after = |outcomes: &[&str]| {
-            outcomes.iter().for_each(|outcome| last.replace(result(outcome)));
-            last.see().unwrap().outcome
-        };
-        assert_eq!(seen_after(&["NoByte", "Answered"]), ProbeOutcome::Answered);
-        assert_eq!(seen_after(&["NoPort", "Answered", "Answered"]), ProbeOutcome::NoPort);
-        assert_eq!(seen_after(&["Answered"]), ProbeOutcome::Answered, "the other one was seen");
     }
 
     /// Its probes would fill the accept queue.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::Failure;
 use super::figures::Figures;
-use super::judge::{FaultTimes, Outcome, judge};
+use super::judge::{Expectation, FaultTimes, Outcome, judge};
 use super::network::Namespace;
 use super::plan::{BEFORE_END, Program, Scenario};
 use super::record::{Record, late_hearts, only_in_log};
@@ -116,13 +116,15 @@ impl Lab<'_> {
             _ => (record.late, false),
         };
         let patience_ms = observer.patience_seconds() * 1e3;
+        let figures = Figures::of(&report, &loads, patience_ms, fault_unix_ms[1]);
+        let figures = figures.map_err(Failure::new)?;
+        let expectation = scenario.expectation(program, runtime).in_run(figures.delayed);
         Ok(Run {
             listening_unix_ms: started.since_unix_ms,
             fault_unix_ms,
-            figures: Figures::of(&report, &loads, patience_ms, fault_unix_ms[1])
-                .map_err(Failure::new)?,
+            figures,
             cpu_wait_percent: wait_percent(&seen.samples),
-            outcome: outcome(scenario, program, runtime, &seen, fault_unix_ms),
+            outcome: outcome(scenario, expectation, &seen, fault_unix_ms),
             incidents: seen.incidents.unwrap_or_default(),
             details: Some(Details {
                 clients: report
@@ -329,16 +331,13 @@ fn fault_unix_ms(
 /// What is to be made of what the detector said.
 fn outcome(
     scenario: &Scenario,
-    program: Program,
-    runtime: &str,
+    expectation: Expectation<'_>,
     seen: &Seen,
     [began, ended]: [f64; 2],
 ) -> Outcome {
     let times = FaultTimes { began, then_began: began + scenario.then_ms(), ended };
     match &seen.incidents {
-        Some(incidents) => {
-            judge(scenario.expectation(program, runtime), incidents, times, &seen.samples)
-        }
+        Some(incidents) => judge(expectation, incidents, times, &seen.samples),
         None if seen.is_mute => Outcome::Silent,
         None => Outcome::NotAsked,
     }
