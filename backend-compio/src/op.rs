@@ -112,8 +112,8 @@ pub(crate) fn end(runtime: Runtime) {
 /// Cancels the operations in flight, and waits until they have ended.
 fn settle(runtime: &Runtime) {
     let (mut idle, mut panicked) = (0, None);
-    // On a ring with DEFER_TASKRUN a round ends some 40 operations, however many are cancelled, and the kernel passes all
-    // of these again when it looks for others. So they are cancelled again only after a round that ended none.
+    // On a ring with DEFER_TASKRUN a round ends some 40 operations, however many are cancelled. A cancellation of all
+    // passes each of them that has not ended, so there is another one only after a round that ended none.
     let mut is_cancelling = true;
     // Each round ends an operation, or counts towards the limit.
     while IN_FLIGHT.get() > 0 && idle < IDLE_ROUNDS_MAX {

@@ -51,9 +51,10 @@ pub(crate) struct Expectation<'a> {
 }
 
 impl Expectation<'_> {
-    /// The expectation of a run in which `delayed` connections waited over 1 s. An accept queue overflows by some clients
-    /// or not at all, as the burst happens to come. A client whose SYN was dropped sends it again after 1 s: where none
-    /// waited as long, none was dropped, and silence is right.
+    /// The expectation of a run in which `delayed` connections waited over 1 s.
+    ///
+    /// Whether a burst overflows an accept queue depends on its timing. A client whose SYN was dropped sends it again
+    /// after 1 s. If none waited as long, no SYN was dropped, and silence is right.
     pub(crate) fn in_run(mut self, delayed: u64) -> Self {
         self.is_required &= delayed > 0 || self.truth != Some(ACCEPT_QUEUE_OVERFLOW);
         self

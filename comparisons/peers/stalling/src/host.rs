@@ -15,9 +15,10 @@ use crate::record::Recorder;
 /// More bytes are not to wait for a connection's client, all connections together.
 const QUEUED_BYTES_MAX: u64 = 1 << 20;
 
-/// How often the detector connects as a client would, and how long that may take: a scenario lasts seconds. No multiple
-/// of the interval is near 1 s, after which loopback uses a port in TIME_WAIT again (tcp_tw_reuse, ip-sysctl): the fourth
-/// probe at 250 ms finds the port of the first free, and so each of them finds one although all others find none.
+/// How often the detector connects as a client would, and how long that may take: a scenario lasts seconds.
+///
+/// No multiple of the interval is just above 1 s, when loopback uses a port in TIME_WAIT again (tcp_tw_reuse, ip-sysctl).
+/// With 250 ms each probe takes the port of the fourth before it, and so finds one where all other clients find none.
 const PROBE_INTERVAL: Duration = Duration::from_millis(230);
 const PROBE_LIMIT: Duration = Duration::from_millis(500);
 
