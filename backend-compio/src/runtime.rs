@@ -67,6 +67,7 @@ impl Executor for Compio {
 
     fn tuned() -> Config {
         let mut ring = RingConfig::plain(4096);
+        ring.completion_entries = Some(os::uring::COMPLETION_ENTRIES_TUNED);
         ring.single_issuer = true;
         ring.defer_taskrun = true;
         Config { ring }
@@ -135,6 +136,9 @@ fn builder(ring: &RingConfig) -> RuntimeBuilder {
                 | OpCodeFlag::PollAdd
                 | OpCodeFlag::AsyncCancel,
         );
+    if let Some(entries) = ring.completion_entries {
+        proactor.cqsize(entries);
+    }
     if let Some(idle) = ring.sqpoll_idle {
         // In milliseconds, rounded up; zero would mean the kernel's default of a second.
         let idle_ms = idle.as_nanos().div_ceil(1_000_000).max(1);

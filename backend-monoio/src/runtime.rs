@@ -82,6 +82,7 @@ impl Executor for Monoio {
 
     fn tuned() -> Config {
         let mut ring = RingConfig::plain(4096);
+        ring.completion_entries = Some(os::uring::COMPLETION_ENTRIES_TUNED);
         ring.single_issuer = true;
         ring.coop_taskrun = true;
         Config { ring }
@@ -147,6 +148,9 @@ impl Files for Monoio {
 
 fn ring_builder(ring: RingConfig) -> io_uring::Builder {
     let mut builder = IoUring::builder();
+    if let Some(entries) = ring.completion_entries {
+        builder.setup_cqsize(entries);
+    }
     if ring.coop_taskrun {
         builder.setup_coop_taskrun();
     }

@@ -38,7 +38,8 @@
 //!
 //! | setting | default | tuned | |
 //! |---|---|---|---|
-//! | `entries` | 256 | 4,096 | The completions of some thousand connections fit into the queue at once. A limit on locked memory of 8 MiB has room for 20 such rings (Linux 6.18, not root) |
+//! | `entries` | 256 | 4,096 | |
+//! | `completion_entries` | 512 | 16,384 | The completions of 16,000 connections fit into the queue at once. A limit on locked memory of 8 MiB has room for 15 such rings (Linux 6.18, not root) |
 //! | `coop_taskrun` | off | on | Linux 5.19 |
 //! | `single_issuer` | off | on | Linux 6.0 |
 //! | `defer_taskrun` | off | off | Refused: tokio-uring waits in epoll and never asks the ring for its completions, so nothing would complete |

@@ -56,6 +56,7 @@ impl Executor for TokioUring {
 
     fn tuned() -> Config {
         let mut ring = RingConfig::plain(4096);
+        ring.completion_entries = Some(os::uring::COMPLETION_ENTRIES_TUNED);
         ring.coop_taskrun = true;
         ring.single_issuer = true;
         Config { ring }
@@ -121,6 +122,9 @@ fn builder(ring: &RingConfig) -> io::Result<tokio_uring::Builder> {
     }
     if ring.single_issuer {
         uring.setup_single_issuer();
+    }
+    if let Some(entries) = ring.completion_entries {
+        uring.setup_cqsize(entries);
     }
     if let Some(idle) = ring.sqpoll_idle {
         // In milliseconds, rounded up; zero would mean the kernel's default of a second.

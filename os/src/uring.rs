@@ -13,9 +13,12 @@ use io_uring::{IoUring, Probe, opcode};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RingConfig {
-    /// Entries of the submission queue, a power of two up to [`ENTRIES_MAX`]. The completion queue has twice as
-    /// many.
+    /// Entries of the submission queue, a power of two up to [`ENTRIES_MAX`].
     pub entries: u32,
+    /// Entries of the completion queue, 16 bytes each (`IORING_SETUP_CQSIZE`): a power of two, at least `entries` and
+    /// at most twice [`ENTRIES_MAX`]. `None`: twice `entries`. If more operations complete than it has room for before
+    /// the runtime takes them, the kernel allocates memory for each, and delivers them later. Linux 5.5.
+    pub completion_entries: Option<u32>,
     /// `IORING_SETUP_COOP_TASKRUN`: completions do not interrupt the thread. Linux 5.19.
     pub coop_taskrun: bool,
     /// `IORING_SETUP_SINGLE_ISSUER`: one thread submits, which saves locking. Linux 6.0.
@@ -31,11 +34,16 @@ pub struct RingConfig {
 /// The most entries a ring may have: `IORING_MAX_ENTRIES` (`io_uring/io_uring.h`).
 pub const ENTRIES_MAX: u32 = 32_768;
 
+/// Entries of a completion queue for a server: an operation of each of 16,000 connections, in 256 KiB. Beside 12,000 busy
+/// connections one of 8,192 entries overflowed on tokio-uring and monoio.
+pub const COMPLETION_ENTRIES_TUNED: u32 = 16_384;
+
 impl RingConfig {
     /// A ring with no flags.
     pub const fn plain(entries: u32) -> Self {
         Self {
             entries,
+            completion_entries: None,
             coop_taskrun: false,
             single_issuer: false,
             defer_taskrun: false,
@@ -50,6 +58,10 @@ impl RingConfig {
     pub fn check(&self) -> io::Result<()> {
         if !self.entries.is_power_of_two() || self.entries > ENTRIES_MAX {
             return Err(invalid("entries is not a power of two up to 32768"));
+        }
+        let fits = |of: u32| of.is_power_of_two() && (self.entries..=2 * ENTRIES_MAX).contains(&of);
+        if !self.completion_entries.is_none_or(fits) {
+            return Err(invalid("completion_entries is not a power of two from entries to 65536"));
         }
         if self.defer_taskrun && !self.single_issuer {
             return Err(invalid("defer_taskrun needs single_issuer"));
@@ -206,6 +218,14 @@ mod tests {
         assert!(config.check().unwrap_err().to_string().contains("entries"));
         config.entries = 64;
         config.check().unwrap();
+        for wrong in [32, 96, 131_072] {
+            config.completion_entries = Some(wrong);
+            assert!(config.check().unwrap_err().to_string().contains("completion_entries"));
+        }
+        for right in [64, 65_536] {
+            config.completion_entries = Some(right);
+            config.check().unwrap();
+        }
         config.defer_taskrun = true;
         assert!(config.check().unwrap_err().to_string().contains("single_issuer"));
         config.single_issuer = true;

@@ -51,12 +51,15 @@ pub(crate) struct Expectation<'a> {
 }
 
 impl Expectation<'_> {
-    /// The expectation of a run in which `delayed` connections waited over 1 s.
+    /// The expectation of a run in which accept queues dropped `listen_overflows` clients, as the kernel counts them;
+    /// none if it does not say.
     ///
-    /// Whether a burst overflows an accept queue depends on its timing. A client whose SYN was dropped sends it again
-    /// after 1 s. If none waited as long, no SYN was dropped, and silence is right.
-    pub(crate) fn in_run(mut self, delayed: u64) -> Self {
-        self.is_required &= delayed > 0 || self.truth != Some(ACCEPT_QUEUE_OVERFLOW);
+    /// Whether a burst overflows an accept queue depends on its timing. Where none did, it is not the truth.
+    pub(crate) fn in_run(mut self, listen_overflows: Option<u64>) -> Self {
+        if self.truth == Some(ACCEPT_QUEUE_OVERFLOW) && listen_overflows == Some(0) {
+            self.truth = None;
+            self.is_required = false;
+        }
         self
     }
 }
@@ -238,20 +241,24 @@ mod tests {
     }
 
     #[test]
-    fn an_overflow_has_to_be_named_where_a_client_waited_for_a_second() {
-        let is_required = |truth, delayed| {
-            let (then, also) = (None, &[][..]);
-            let required = Expectation {
-                truth: Some(truth),
-                then,
-                also,
-                is_required: true,
-                is_healthy: false,
-            };
-            required.in_run(delayed).is_required
+    fn an_overflow_is_the_truth_where_the_kernel_counted_one() {
+        let expected = |truth| Expectation {
+            truth: Some(truth),
+            then: None,
+            also: &[],
+            is_required: true,
+            is_healthy: false,
         };
-        assert!(is_required(ACCEPT_QUEUE_OVERFLOW, 1) && !is_required(ACCEPT_QUEUE_OVERFLOW, 0));
-        assert!(is_required("blocked_loop", 0));
+        let overflow = expected(ACCEPT_QUEUE_OVERFLOW);
+        for counted in [None, Some(1)] {
+            assert_eq!(judged(overflow.in_run(counted), &[]), Outcome::Silent);
+        }
+        assert_eq!(judged(overflow.in_run(Some(0)), &[]), Outcome::Right);
+        let named = [(&[ACCEPT_QUEUE_OVERFLOW][..], 1_500.0)];
+        assert_eq!(judged(overflow.in_run(Some(1)), &named), Outcome::Right);
+        let wrong = Outcome::Wrong(ACCEPT_QUEUE_OVERFLOW.to_owned());
+        assert_eq!(judged(overflow.in_run(Some(0)), &named), wrong);
+        assert_eq!(judged(expected("blocked_loop").in_run(Some(0)), &[]), Outcome::Silent);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(crate) fn text(results: &Results) -> String {
             }
             None => "– | – | –".to_owned(),
         };
-        let runs = || cell.runs.iter().filter_map(|run| run.as_ref().ok());
+        let runs = || cell.done();
         let waited = runs().map(|run| run.cpu_wait_percent).reduce(f64::max);
         let waited = waited.map_or_else(|| "–".to_owned(), |most| format!("{most:.0} %"));
         let accepted = runs().filter_map(|run| run.figures.accepted_per_s).reduce(f64::min);

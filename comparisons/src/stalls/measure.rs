@@ -118,12 +118,13 @@ impl Lab<'_> {
         let patience_ms = observer.patience_seconds() * 1e3;
         let figures = Figures::of(&report, &loads, patience_ms, fault_unix_ms[1]);
         let figures = figures.map_err(Failure::new)?;
-        let expectation = scenario.expectation(program, runtime).in_run(figures.delayed);
+        let expectation = scenario.expectation(program, runtime).in_run(seen.listen_overflows);
         Ok(Run {
             listening_unix_ms: started.since_unix_ms,
             fault_unix_ms,
             figures,
             cpu_wait_percent: wait_percent(&seen.samples),
+            listen_overflows: seen.listen_overflows,
             outcome: outcome(scenario, expectation, &seen, fault_unix_ms),
             incidents: seen.incidents.unwrap_or_default(),
             details: Some(Details {

@@ -67,6 +67,9 @@ pub(crate) struct Run {
     pub(crate) figures: Figures,
     /// For how much of the run its worker was ready to run and had no CPU, in per cent.
     pub(crate) cpu_wait_percent: f64,
+    /// How many clients the accept queues of its network namespace dropped; none if the kernel did not say.
+    #[serde(default)]
+    pub(crate) listen_overflows: Option<u64>,
     pub(crate) outcome: Outcome,
     pub(crate) incidents: Vec<Incident>,
     /// None if it was as right as [`DETAILED_MAX`] other runs.
@@ -132,8 +135,10 @@ impl Results {
 
     /// What was right, a sentence for each subject. Empty if nothing was run.
     pub(crate) fn summary(&self) -> Vec<String> {
-        let must =
-            |cell: &Cell| self.scenario(cell).expectation(cell.program, &cell.runtime).is_required;
+        let must = |cell: &Cell, run: &Run| {
+            let expectation = self.scenario(cell).expectation(cell.program, &cell.runtime);
+            expectation.in_run(run.listen_overflows).is_required
+        };
         let is_healthy = |cell: &Cell| self.scenario(cell).class.is_none();
         let mut sentences = Vec::new();
         if let Some(counted) = right(&self.runs(must)) {
@@ -141,11 +146,12 @@ impl Results {
                 "Naive servers that stall: the verdict was right, and came while the stall lasted, in {counted} runs."
             ));
         }
-        if let Some(counted) = right(&self.runs(|cell| !must(cell) && !is_healthy(cell))) {
+        if let Some(counted) = right(&self.runs(|cell, run| !must(cell, run) && !is_healthy(cell)))
+        {
             sentences
                 .push(format!("Servers that need not stall: no false verdict in {counted} runs."));
         }
-        if let Some(counted) = right(&self.runs(is_healthy)) {
+        if let Some(counted) = right(&self.runs(|cell, _| is_healthy(cell))) {
             sentences.push(format!("Healthy servers: no verdict in {counted} runs."));
         }
         sentences.extend(self.our_waits());
@@ -160,8 +166,9 @@ impl Results {
 
     /// How long clients of our server waited where nothing but the server and its load made them wait.
     fn our_waits(&self) -> Option<String> {
-        let is_own =
-            |cell: &Cell| cell.program == Program::Ours && !self.scenario(cell).environment;
+        let is_own = |cell: &Cell, _: &Run| {
+            cell.program == Program::Ours && !self.scenario(cell).environment
+        };
         let own = self.runs(is_own);
         let is_short = |run: &&Run| run.figures.longest_stall_ms <= OUR_STALL_MS_MAX;
         let (short, long): (Vec<&Run>, Vec<&Run>) = own.iter().copied().partition(is_short);
@@ -185,7 +192,7 @@ impl Results {
     }
 
     fn our_recovery(&self) -> Option<String> {
-        let ours = self.runs(|cell| cell.program == Program::Ours);
+        let ours = self.runs(|cell, _| cell.program == Program::Ours);
         let recovers =
             |run: &&&Run| run.figures.recovery_ms.is_some_and(|ms| ms <= RECOVERY_MS_MAX);
         let recovered = ours.iter().filter(recovers).count();
@@ -197,10 +204,13 @@ impl Results {
         })
     }
 
-    /// The runs of some cells, without void ones.
-    fn runs(&self, is_meant: impl Fn(&Cell) -> bool) -> Vec<&Run> {
-        let cells = self.cells.iter().filter(|cell| is_meant(cell));
-        cells.flat_map(|cell| cell.runs.iter().filter_map(|run| run.as_ref().ok())).collect()
+    /// Some of the runs, without void ones.
+    fn runs(&self, is_meant: impl Fn(&Cell, &Run) -> bool) -> Vec<&Run> {
+        let mut meant = Vec::new();
+        for cell in &self.cells {
+            meant.extend(cell.done().filter(|run| is_meant(cell, run)));
+        }
+        meant
     }
 }
 
@@ -234,11 +244,15 @@ impl Cell {
         self.runs.push(run);
     }
 
+    /// Its runs without void ones.
+    pub(crate) fn done(&self) -> impl Iterator<Item = &Run> {
+        self.runs.iter().filter_map(|run| run.as_ref().ok())
+    }
+
     /// The run that reports show: the first whose verdict is not right, else the one with the longest stall of those
     /// with details. None if all are void.
     pub(crate) fn shown(&self) -> Option<&Run> {
-        let runs = || self.runs.iter().filter_map(|run| run.as_ref().ok());
-        let detailed = || runs().filter(|run| run.details.is_some());
+        let detailed = || self.done().filter(|run| run.details.is_some());
         let longest =
             |a: &&Run, b: &&Run| a.figures.longest_stall_ms.total_cmp(&b.figures.longest_stall_ms);
         detailed().find(|run| !run.is_right()).or_else(|| detailed().max_by(longest))
@@ -246,14 +260,12 @@ impl Cell {
 
     /// How many runs may have measured their clients.
     pub(crate) fn client_busy_count(&self) -> usize {
-        let runs = self.runs.iter().filter_map(|run| run.as_ref().ok());
-        runs.filter(|run| run.figures.is_client_busy()).count()
+        self.done().filter(|run| run.figures.is_client_busy()).count()
     }
 
     /// How many runs have this outcome.
     pub(crate) fn count(&self, outcome: &Outcome) -> usize {
-        let runs = self.runs.iter().filter_map(|run| run.as_ref().ok());
-        runs.filter(|run| run.outcome == *outcome).count()
+        self.done().filter(|run| run.outcome == *outcome).count()
     }
 }
 
@@ -296,6 +308,7 @@ pub(crate) mod tests {
             fault_unix_ms,
             figures: Figures::of(&report, &[], 5_000.0, fault_unix_ms[1]).unwrap(),
             cpu_wait_percent: 12.5,
+            listen_overflows: Some(0),
             outcome: judge::judge(expectation, &incidents, times, &[]),
             incidents,
             details: Some(Details {
@@ -383,6 +396,20 @@ pub(crate) mod tests {
             This project's server: recovered within 1 s in 4 of 4 runs.\n\
             Void: 8 runs.";
         assert_eq!(summary, expected);
+    }
+
+    #[test]
+    fn a_run_in_which_no_queue_overflowed_need_not_stall() {
+        let mut results = results();
+        results.scenarios[0].class = Some("accept_queue_overflow".to_owned());
+        let run = |results: &mut Results, overflows| {
+            let Ok(run) = &mut results.cells[0].runs[0] else { panic!() };
+            run.listen_overflows = Some(overflows);
+            run.outcome = Outcome::Right;
+            results.summary().join("\n")
+        };
+        let stalls = "Naive servers that stall: ";
+        assert!(run(&mut results, 9).contains(stalls) && !run(&mut results, 0).contains(stalls));
     }
 
     #[test]

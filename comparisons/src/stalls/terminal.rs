@@ -34,7 +34,7 @@ pub(crate) fn name(scenario: &Scenario, runtime: &str, program: Program) -> Stri
 
 /// The longest stall over a cell's runs, the most delayed connections and the longest recovery.
 pub(crate) fn worst(cell: &Cell) -> Option<(f64, u64, Option<f64>)> {
-    let runs = || cell.runs.iter().filter_map(|run| run.as_ref().ok()).map(|run| &run.figures);
+    let runs = || cell.done().map(|run| &run.figures);
     let longest = runs().map(|it| it.longest_stall_ms).reduce(f64::max)?;
     let delayed = runs().map(|it| it.delayed).max()?;
     let recoveries: Option<Vec<f64>> = runs().map(|it| it.recovery_ms).collect();

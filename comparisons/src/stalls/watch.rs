@@ -44,6 +44,8 @@ pub(crate) struct Seen {
     pub(crate) incidents: Option<Vec<Incident>>,
     /// It may have such a page, and has not answered once.
     pub(crate) is_mute: bool,
+    /// How many clients the full accept queues of its network namespace dropped; none if that cannot be read.
+    pub(crate) listen_overflows: Option<u64>,
 }
 
 /// Looks at a server from a thread of its own, until it is finished or dropped.
@@ -92,6 +94,7 @@ fn look(pid: u32, port: u16, mut admin: Option<SocketAddr>, is_over: &AtomicBool
     let mut seen = Seen::default();
     let mut threads = Threads::of(pid);
     let mut asked: Option<Instant> = None;
+    let overflows_before = listen_overflows(pid);
     while !is_over.load(Relaxed) && seen.samples.len() < SAMPLES_MAX {
         seen.samples.push(Sample {
             unix_ms: unix_ms(),
@@ -108,6 +111,8 @@ fn look(pid: u32, port: u16, mut admin: Option<SocketAddr>, is_over: &AtomicBool
     // What it found last.
     admin = admin.filter(|admin| ask(*admin, &mut seen.incidents));
     seen.is_mute = admin.is_some() && seen.incidents.is_none();
+    let overflows = listen_overflows(pid).zip(overflows_before);
+    seen.listen_overflows = overflows.map(|(now, before)| now.saturating_sub(before));
     seen
 }
 
@@ -147,6 +152,18 @@ fn listener(line: &str) -> Option<(u16, u32)> {
     (state == LISTEN).then_some((port, queue))
 }
 
+/// `ListenOverflows` of the network namespace of the process.
+fn listen_overflows(pid: u32) -> Option<u64> {
+    tcp_counter(&fs::read_to_string(format!("/proc/{pid}/net/netstat")).ok()?, "ListenOverflows")
+}
+
+/// A counter in a text like /proc/net/netstat, which has a line of names and below it one of values.
+fn tcp_counter(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("TcpExt: "));
+    let column = lines.next()?.split(' ').position(|known| known == name)?;
+    lines.next()?.split(' ').nth(column)?.parse().ok()
+}
+
 fn descriptors(pid: u32) -> io::Result<u32> {
     let folder = format!("/proc/{pid}/fd");
     // Since Linux 6.2 its size is the number of descriptors. To list thousands of them takes a millisecond.
@@ -166,6 +183,8 @@ pub(crate) fn unix_ms() -> f64 {
 mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::process;
+
+    use socket2::{Domain, Socket, Type};
 
     use super::*;
 
@@ -196,5 +215,32 @@ mod tests {
         let seen = watch.finish();
         assert_eq!(seen.samples[0].queue, 2);
         assert!(seen.samples[0].descriptors > 2 && seen.incidents.is_none());
+    }
+
+    #[test]
+    fn who_finds_the_queue_full_is_counted() {
+        let socket = || Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let full = socket();
+        full.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        full.listen(0).unwrap();
+        let addr = full.local_addr().unwrap();
+        let watch = Watch::start(process::id(), addr.as_socket().unwrap(), None, 0).unwrap();
+        thread::sleep(SAMPLE);
+        // The queue has room for one.
+        let clients: Vec<_> = (0..8).map(|_| socket()).collect();
+        for client in &clients {
+            client.set_nonblocking(true).unwrap();
+            client.connect(&addr).unwrap_err(); // it is in progress
+        }
+        thread::sleep(SAMPLE);
+        assert!(watch.finish().listen_overflows.unwrap() > 0);
+    }
+
+    #[test]
+    fn a_counter_is_below_its_name() {
+        let text = "TcpExt: A ListenOverflows\nTcpExt: 1 26\nIpExt: B\nIpExt: 9\n";
+        assert_eq!(tcp_counter(text, "ListenOverflows"), Some(26));
+        assert_eq!(tcp_counter(text, "B"), None);
+        assert_eq!(tcp_counter("TcpExt: A B\nTcpExt: 1\n", "B"), None);
     }
 }
