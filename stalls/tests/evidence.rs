@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use owned_io_stalls::evidence::ProbeResult;
 use owned_io_stalls::{Class, Evidence, Incident, judge};
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[test]
 fn recorded_evidence_gets_its_verdict() {
@@ -148,6 +148,50 @@ fn empty_evidence_is_unknown() {
     {
         let verdict = judge(&serde_json::from_str(text).unwrap());
         assert_eq!(verdict.class().name(), "unknown", "{text}: {verdict}");
+    }
+}
+
+/// Figures that no kernel should give: each one of the recorded evidence in turn.
+#[test]
+fn a_figure_that_is_out_of_all_bounds_does_not_panic() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/evidence");
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        let mut evidence: Value = serde_json::from_str(&text).unwrap();
+        let mut paths = Vec::new();
+        paths_of_numbers(&evidence, String::new(), &mut paths);
+        for path in paths {
+            let number = evidence.pointer(&path).unwrap().clone();
+            for odd in [json!(0), json!(1), json!(u64::MAX), json!(u32::MAX), json!(i64::MIN)] {
+                *evidence.pointer_mut(&path).unwrap() = odd;
+                // It may not fit the field.
+                if let Ok(evidence) = serde_json::from_value::<Evidence>(evidence.clone()) {
+                    assert!(!judge(&evidence).findings.is_empty(), "{path}");
+                    count += 1;
+                }
+            }
+            *evidence.pointer_mut(&path).unwrap() = number;
+        }
+    }
+    assert!(count > 1_000, "{count}");
+}
+
+/// The JSON pointer of each number within a value that is at `at`.
+fn paths_of_numbers(value: &Value, at: String, paths: &mut Vec<String>) {
+    match value {
+        Value::Number(_) => paths.push(at),
+        Value::Array(values) => {
+            for (number, value) in values.iter().enumerate() {
+                paths_of_numbers(value, format!("{at}/{number}"), paths);
+            }
+        }
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                paths_of_numbers(value, format!("{at}/{name}"), paths);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::String(_) => {}
     }
 }
 

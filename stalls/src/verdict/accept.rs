@@ -89,7 +89,16 @@ pub(super) fn starvation(evidence: &Evidence) -> Option<Finding> {
     if super::ring::waiting_entries(evidence).is_some() {
         return None;
     }
-    let (listener, run) = stuck_listener(evidence)?;
+    let starving = stuck_listeners(evidence).filter_map(|(listener, run)| {
+        let longest = run.iter().map(|(_, length)| *length).max();
+        Some((starving(evidence, listener, &run)?, longest))
+    });
+    // The surest, and of these the one with the longest queue: another listener may only be busy.
+    let (finding, _) = starving.max_by_key(|(finding, longest)| (finding.confidence, *longest))?;
+    Some(finding)
+}
+
+fn starving(evidence: &Evidence, listener: &Listener, run: &[(u64, u32)]) -> Option<Finding> {
     let (first, last) = (run.first()?, run.last()?);
     let half = listener.backlog / 2;
     let is_full =
@@ -213,14 +222,14 @@ fn silent_probes(evidence: &Evidence) -> Option<String> {
     ))
 }
 
-/// A listener whose queue was non-empty at the last looks, for long enough; and when each of these was, with its
+/// The listeners whose queue was non-empty at the last looks, for long enough; and when each of these was, with its
 /// length. Looks before the end of a standstill, or of a pause that the program told of, are left out.
-fn stuck_listener(evidence: &Evidence) -> Option<(&Listener, Vec<(u64, u32)>)> {
+fn stuck_listeners(evidence: &Evidence) -> impl Iterator<Item = (&Listener, Vec<(u64, u32)>)> {
     let stands = |look: &Look| look.heart_late_ms.is_some_and(|late| late >= STANDSTILL_MS);
     let pauses = |look: &Look, listener: &Listener| {
         look.accept_pauses.iter().any(|addr| is_same(*addr, listener.addr))
     };
-    let run = |listener: &Listener| {
+    let run = move |listener: &Listener| {
         let looks = evidence.looks.iter().rev();
         let running = looks.take_while(|look| !stands(look) && !pauses(look, listener));
         let lengths = running.map_while(|look| {
@@ -235,8 +244,9 @@ fn stuck_listener(evidence: &Evidence) -> Option<(&Listener, Vec<(u64, u32)>)> {
         [first, _, .., last] => last.0.saturating_sub(first.0) >= STUCK_MS_MIN,
         _ => false,
     };
-    let runs = evidence.looks.last()?.listeners.iter().map(|listener| (listener, run(listener)));
-    { runs }.find(|(_, run)| is_long(run))
+    let listeners = evidence.looks.last().into_iter().flat_map(|look| &look.listeners);
+    let runs = listeners.map(move |listener| (listener, run(listener)));
+    runs.filter(move |(_, run)| is_long(run))
 }
 
 fn lengths(evidence: &Evidence, inode: u32) -> Vec<u32> {
@@ -311,6 +321,26 @@ mod tests {
         assert_eq!(class(&[3, 5, 2, 7, 9, 9, 10, 11]), Class::Unknown, "it is served");
         assert_eq!(class(&[0, 0, 0, 0, 400, 700]), Class::Unknown, "too short");
         assert_eq!(class(&[100, 400, 700, 900, 1_025, 0]), Class::Unknown, "it is over");
+    }
+
+    /// With SO_REUSEPORT each worker has a listener.
+    #[test]
+    fn a_busy_listener_does_not_hide_one_that_starves_its_clients() {
+        let found = |first: &[u32], second: &[u32]| {
+            let (mut evidence, others) = (queue(first), queue(second));
+            for (look, other) in evidence.looks.iter_mut().zip(others.looks) {
+                look.listeners.extend(other.listeners);
+                (look.listeners[1].inode, look.listeners[1].backlog) = (99, 2_000);
+            }
+            let verdict = judge(&evidence);
+            let sentence = verdict.findings[0].evidence.first().cloned().unwrap_or_default();
+            (verdict.class(), sentence.contains("of 2000"))
+        };
+        let (busy, held) = ([3, 5, 2, 7, 9, 9, 10, 11], [4; 8]);
+        let starving = [100, 400, 700, 900, 1_100, 1_200, 1_300, 1_400];
+        assert_eq!(found(&busy, &starving), (Class::AcceptStarvation, true));
+        assert_eq!(found(&held, &starving), (Class::AcceptStarvation, true));
+        assert_eq!(found(&busy, &busy).0, Class::Unknown);
     }
 
     /// So is a server that is at its limit of connections: those who wait to be accepted do not come again.

@@ -3,7 +3,9 @@
 use std::cmp::Reverse;
 
 use super::cpu::{difference, is_running};
-use super::frames::{culprit, has_function, is_in_scheduler, location, why_not_told};
+use super::frames::{
+    culprit, has_function, is_in_scheduler, is_task_within, location, why_not_told,
+};
 use super::{Class, Confidence, Finding};
 use crate::evidence::{Evidence, Thread};
 
@@ -12,6 +14,10 @@ const WAITS: [&str; 4] = ["epoll_wait", "epoll_pwait", "epoll_pwait2", "io_uring
 
 /// System calls in which a task waits for a lock or a peer, and some runtimes for events. Only a stack tells which.
 const PARKS: [&str; 6] = ["futex", "poll", "ppoll", "select", "pselect6", "restart_syscall"];
+
+/// What writes logs.
+const LOGS: [&str; 5] =
+    ["std::io::stdio", "tracing_subscriber::", "env_logger::", "log::__private_api", "slog::"];
 
 /// From which share of the time on that some task of the machine waits for memory, a thread with page faults does, in
 /// percent.
@@ -51,10 +57,7 @@ fn blocking_log(thread: &Thread) -> Option<Finding> {
     let name = call.and_then(|call| call.name.as_deref());
     let is_write = matches!(name, Some("write" | "writev"));
     let is_standard = is_write && call.is_some_and(|call| matches!(call.first_argument, 1 | 2));
-    let logs =
-        ["std::io::stdio", "tracing_subscriber::", "env_logger::", "log::__private_api", "slog::"];
-    let is_logging =
-        thread.stacks.iter().any(|stack| logs.iter().any(|part| has_function(stack, part)));
+    let is_logging = thread.stacks.iter().any(|stack| is_task_within(stack, &LOGS));
     let confidence = match (is_standard, is_logging, is_write) {
         (true, ..) => Confidence::Certain,
         (false, true, true) => Confidence::Likely,

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::evidence::{Frame, Stack, Thread};
 
-/// Functions of a scheduler: below them on the stack (further in) is what it runs. A name matches if it contains one.
+/// Functions of a scheduler: below them on the stack (further in) is what it runs. A path matches if it begins with one.
 const SCHEDULERS: [&str; 22] = [
     "tokio::runtime::scheduler",
     "tokio::runtime::task",
@@ -128,6 +128,12 @@ pub(super) fn is_in_allocator(stack: &Stack) -> bool {
     stack.frames.iter().take(6).any(|frame| frame.function.as_deref().is_some_and(is_call))
 }
 
+/// Whether the task that runs, or the whole thread if no scheduler is known, is in a function of one of these modules.
+pub(super) fn is_task_within(stack: &Stack, modules: &[&str]) -> bool {
+    let is_within = |path: Cow<'_, str>| modules.iter().any(|module| path.starts_with(module));
+    task_frames(stack).iter().filter_map(path).any(is_within)
+}
+
 pub(super) fn has_function(stack: &Stack, part: &str) -> bool {
     stack
         .frames
@@ -177,7 +183,7 @@ fn is_for_blocking(stack: &Stack) -> bool {
 }
 
 fn is_scheduler(frame: &Frame) -> bool {
-    path(frame).is_some_and(|path| SCHEDULERS.iter().any(|part| path.contains(part)))
+    path(frame).is_some_and(|path| SCHEDULERS.iter().any(|module| path.starts_with(module)))
 }
 
 fn is_of_the_program(frame: &Frame) -> bool {
@@ -285,6 +291,28 @@ mod tests {
         assert_eq!(culprit(&turning), None);
         assert_eq!(is_in_scheduler(&turning), Some(true));
         assert_eq!(is_in_scheduler(&stack(&["shop::main"])), None);
+    }
+
+    #[test]
+    fn a_module_of_the_program_may_be_named_like_a_scheduler() {
+        for module in ["shop::async_task::compute", "my_smol::serve", "shop::glommio::task::f"] {
+            let block_on = "monoio::runtime::Runtime<D>::block_on";
+            let computing = stack(&["core::ptr::read", module, block_on, "shop::main"]);
+            assert_eq!(is_in_scheduler(&computing), Some(false), "{module}");
+            assert_eq!(culprit(&computing).unwrap().function.as_deref(), Some(module));
+        }
+    }
+
+    /// A program may run all of its runtime within a subscriber.
+    #[test]
+    fn functions_outside_of_the_task_are_not_of_it() {
+        let log = ["tracing_subscriber::", "slog::"];
+        let block_on = "tokio::runtime::scheduler::current_thread::CoreGuard::block_on";
+        let outer = [block_on, "tracing_subscriber::with_default", "shop::main"];
+        let within = |inner: &[&str]| is_task_within(&stack(&[inner, &outer].concat()), &log);
+        assert!(within(&["write", "tracing_subscriber::fmt::Layer<S>::on_event", "shop::serve"]));
+        assert!(!within(&["shop::lock", "shop::serve"]));
+        assert!(!within(&["shop::accesslog::write", "accesslog::write"]));
     }
 
     /// It blocks its thread although the innermost scheduler waits as it may.
