@@ -41,16 +41,16 @@ pub(crate) fn run(messages: &Receiver<Message>, shared: &Shared) {
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        // A subscriber of the program, or its recorder of metrics, may panic.
-        let _ = catch_unwind(AssertUnwindSafe(|| {
-            if let Some((incident, suppressed)) = message.as_ref().and_then(to_event) {
-                event(incident, suppressed);
-            }
-        }));
+        // A subscriber of the program, or its recorder of metrics, may panic. The subscriber may also block, so it is last.
         #[cfg(feature = "metrics")]
         let _ = catch_unwind(AssertUnwindSafe(|| {
             message.iter().for_each(|message| figures.count(&message.incident));
             figures.set_workers(shared);
+        }));
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            if let Some((incident, suppressed)) = message.as_ref().and_then(to_event) {
+                event(incident, suppressed);
+            }
         }));
     }
 }

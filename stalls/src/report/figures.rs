@@ -15,35 +15,44 @@ const ONGOING_MAX: usize = 4_096;
 pub(super) struct Figures {
     /// When the figures of the workers were set last.
     workers_set: Option<Instant>,
-    /// The class that `stalls_ongoing_seconds` has of each stall that lasts.
-    ongoing: HashMap<u64, &'static str>,
+    /// Each stall that lasts, by its number.
+    ongoing: HashMap<u64, Ongoing>,
+}
+
+struct Ongoing {
+    worker: String,
+    class: &'static str,
+    lasted_ms: u64,
 }
 
 impl Figures {
     /// Counts a stall that is over, or sets how long one has lasted.
     pub(super) fn count(&mut self, incident: &Incident) {
-        let class = incident.verdict.class().name();
-        let labels =
-            |class: &str| [("worker", incident.worker.clone()), ("class", class.to_owned())];
-        let set_ongoing = |class, ms: u64| {
-            metrics::gauge!("stalls_ongoing_seconds", &labels(class)).set(ms as f64 / 1e3);
-        };
+        let Incident { id, lasted_ms, .. } = *incident;
+        let (worker, class) = (&incident.worker, incident.verdict.class().name());
         // More may be known of a stall later: then its class is another one.
-        if let Some(before) = self.ongoing.remove(&incident.id).filter(|before| *before != class) {
-            set_ongoing(before, 0);
-        }
-        let labels = labels(class);
+        let before = self.ongoing.remove(&id);
         if incident.is_ongoing {
-            set_ongoing(class, incident.lasted_ms);
             if self.ongoing.len() == ONGOING_MAX {
                 self.ongoing.clear();
             }
-            self.ongoing.insert(incident.id, class);
+            self.ongoing.insert(id, Ongoing { worker: worker.clone(), class, lasted_ms });
         } else {
-            set_ongoing(class, 0);
+            let labels = labels(worker, class);
             metrics::counter!("stalls_total", &labels).increment(1);
-            metrics::histogram!("stalls_seconds", &labels).record(incident.lasted_ms as f64 / 1e3);
+            metrics::histogram!("stalls_seconds", &labels).record(lasted_ms as f64 / 1e3);
         }
+        if let Some(before) = before.filter(|before| before.class != class) {
+            self.set_ongoing(&before.worker, before.class);
+        }
+        self.set_ongoing(worker, class);
+    }
+
+    /// Sets how long a stall has lasted: of several with these labels, such as of threads with one name, the longest.
+    fn set_ongoing(&self, worker: &str, class: &str) {
+        let same = self.ongoing.values().filter(|it| it.worker == worker && it.class == class);
+        let ms = same.map(|it| it.lasted_ms).max().unwrap_or(0);
+        metrics::gauge!("stalls_ongoing_seconds", &labels(worker, class)).set(ms as f64 / 1e3);
     }
 
     /// Sets how late each worker beats, unless that was done within the interval of looks.
@@ -64,6 +73,10 @@ impl Figures {
             }
         }
     }
+}
+
+fn labels(worker: &str, class: &str) -> [(&'static str, String); 2] {
+    [("worker", worker.to_owned()), ("class", class.to_owned())]
 }
 
 #[cfg(test)]
@@ -108,7 +121,8 @@ mod tests {
         let (gauges, mut figures) = (Gauges::default(), Figures::default());
         let evidence = Evidence::default();
         let mut incident = Incident::new(1, "w", 60, evidence.clone(), judge(&evidence));
-        let mut count = |class, lasted_ms, is_ongoing| {
+        let mut count_of = |id, class, lasted_ms, is_ongoing| {
+            incident.id = id;
             incident.verdict.findings[0].class = class;
             (incident.lasted_ms, incident.is_ongoing) = (lasted_ms, is_ongoing);
             metrics::with_local_recorder(&gauges, || figures.count(&incident));
@@ -118,10 +132,16 @@ mod tests {
             };
             (seconds(Class::Unknown), seconds(Class::BlockedLoop))
         };
+        let mut count = |class, lasted_ms, is_ongoing| count_of(1, class, lasted_ms, is_ongoing);
         assert_eq!(count(Class::Unknown, 60, true), (0.06, 0.0));
         assert_eq!(count(Class::BlockedLoop, 120, true), (0.0, 0.12));
         assert_eq!(count(Class::BlockedLoop, 240, true), (0.0, 0.24));
         assert_eq!(count(Class::Unknown, 300, false), (0.0, 0.0));
+        // Threads of a pool have one name.
+        assert_eq!(count_of(1, Class::BlockedLoop, 500, true), (0.0, 0.5));
+        assert_eq!(count_of(2, Class::BlockedLoop, 60, true), (0.0, 0.5));
+        assert_eq!(count_of(1, Class::BlockedLoop, 600, false), (0.0, 0.06));
+        assert_eq!(count_of(2, Class::BlockedLoop, 90, false), (0.0, 0.0));
         assert!(figures.ongoing.is_empty());
     }
 }
