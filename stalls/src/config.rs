@@ -99,7 +99,9 @@ pub struct Probe {
     /// Whether to wait for a first byte (or the end of the connection). If false, only the connect is timed, and
     /// the kernel completes that without the program. Default true.
     pub first_byte: bool,
-    /// How long to wait between probes, from 100 ms to 1 h. Each takes a local port. Default 1 s.
+    /// How long to wait between probes, from 100 ms to 1 h. Each takes a local port, which loopback may use again after
+    /// 1 s in TIME_WAIT: at an interval of just over 1 s, or of a divisor of that, each probe could take the port of one
+    /// before, and none would find that no port is left for others. Default 1.3 s.
     pub interval: Duration,
     /// How long a healthy server may take, from 1 ms to 1 h. Default 1 s.
     pub limit: Duration,
@@ -112,7 +114,7 @@ impl Probe {
             addr,
             send: request.into(),
             first_byte: true,
-            interval: Duration::from_secs(1),
+            interval: Duration::from_millis(1_300),
             limit: Duration::from_secs(1),
         }
     }

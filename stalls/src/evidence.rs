@@ -114,7 +114,7 @@ pub struct Look {
     pub memory_pressure_us: Option<u64>,
     /// Time that the hypervisor ran others, in clock ticks of 10 ms, over all CPUs.
     pub steal_ticks: Option<u64>,
-    /// Time that the quota of the cgroup stopped its threads, in microseconds, over all CPUs.
+    /// Time that the quotas of the cgroup and of those around it stopped its threads, in microseconds, over all CPUs.
     pub throttled_us: Option<u64>,
 }
 

@@ -1,10 +1,14 @@
 //! Files of the kernel that stay open, and the figures of the machine.
 
 use std::fs;
+use std::path::Path;
 
 use super::Looker;
 use crate::evidence::Look;
 use crate::proc::{self, OpenFile, machine, net};
+
+/// The quotas of so many cgroups are looked at: that of the process, and those around it. Programs are some five deep.
+const CGROUPS_MAX: usize = 16;
 
 /// Files that stay open.
 pub(super) struct Files {
@@ -13,7 +17,7 @@ pub(super) struct Files {
     local_ports: OpenFile,
     memory_pressure: OpenFile,
     stat: OpenFile,
-    cpu_stat: Option<OpenFile>,
+    cpu_stats: Vec<OpenFile>,
 }
 
 impl Files {
@@ -24,7 +28,7 @@ impl Files {
             local_ports: OpenFile::new("/proc/sys/net/ipv4/ip_local_port_range"),
             memory_pressure: OpenFile::new("/proc/pressure/memory"),
             stat: OpenFile::new("/proc/stat"),
-            cpu_stat: cpu_stat_path().map(OpenFile::new),
+            cpu_stats: cpu_stat_paths().into_iter().map(OpenFile::new).collect(),
         }
     }
 }
@@ -37,17 +41,24 @@ impl Looker {
         look.local_ports = net::parse_local_ports(&files.local_ports.read(buf));
         look.memory_pressure_us = machine::parse_pressure(&files.memory_pressure.read(buf));
         look.steal_ticks = machine::parse_steal(&files.stat.read(buf));
-        let cpu_stat = files.cpu_stat.as_mut();
-        look.throttled_us = cpu_stat.and_then(|file| machine::parse_throttled(&file.read(buf)));
+        let stats = files.cpu_stats.iter_mut();
+        let throttled = stats.filter_map(|file| machine::parse_throttled(&file.read(buf)));
+        // Each counts what its own quota stopped.
+        look.throttled_us = throttled.reduce(u64::saturating_add);
     }
 }
 
-/// The file with the throttled time of this process's cgroup.
-fn cpu_stat_path() -> Option<String> {
-    let text = proc::read("/proc/self/cgroup").ok()?;
-    let path = machine::parse_cgroup(&text, "cpu")?;
-    ["/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"]
-        .iter()
-        .map(|root| format!("{root}{}/cpu.stat", path.trim_end_matches('/')))
-        .find(|path| fs::metadata(path).is_ok())
+/// The files with the throttled times of this process's cgroup and of those around it.
+fn cpu_stat_paths() -> Vec<String> {
+    let Ok(text) = proc::read("/proc/self/cgroup") else { return Vec::new() };
+    let Some(own) = machine::parse_cgroup(&text, "cpu") else { return Vec::new() };
+    let exists = |path: &String| fs::metadata(path).is_ok();
+    let below = |root: &&str| {
+        let cgroups = Path::new(own).ancestors().take(CGROUPS_MAX);
+        let folders = cgroups.map(|cgroup| cgroup.to_string_lossy().into_owned());
+        let paths = folders.map(|path| format!("{root}{}/cpu.stat", path.trim_end_matches('/')));
+        paths.filter(exists).collect::<Vec<_>>()
+    };
+    let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"];
+    roots.iter().map(below).find(|paths| !paths.is_empty()).unwrap_or_default()
 }

@@ -142,6 +142,10 @@ impl Unwind {
 
     /// Reads the unwind tables of one file. `None` if it has none that can be used.
     fn add(&mut self, path: &Path, mapping: &maps::Mapping<'_>) -> Option<u64> {
+        // What /proc says is a path may be something else by now, and a FIFO would block.
+        if !std::fs::metadata(path).ok()?.is_file() {
+            return None;
+        }
         let cache = ReadCache::new(File::open(path).ok()?);
         let file = object::File::parse(&cache).ok()?;
         // The segment that this mapping shows. A mapping begins at a page, and shares it with the segment before.
@@ -151,7 +155,8 @@ impl Unwind {
         };
         let segment = file.segments().find(|segment| {
             let (offset, bytes) = segment.file_range();
-            is_code(segment.flags()) && (offset & !0xFFF..offset + bytes).contains(&mapping.offset)
+            let end = offset.saturating_add(bytes);
+            is_code(segment.flags()) && (offset & !0xFFF..end).contains(&mapping.offset)
         })?;
         let bias = mapping
             .range
@@ -162,9 +167,8 @@ impl Unwind {
         let mut section = |name: &str| {
             let section = file.section_by_name(name)?;
             let range = section.address()..section.address().checked_add(section.size())?;
-            let data = section.data().ok()?;
-            *left = left.checked_sub(section.size())?;
-            Some((range, data.to_vec()))
+            *left = left.checked_sub(section.size())?; // before it is read
+            Some((range, section.data().ok()?.to_vec()))
         };
         let (eh_frame_svma, eh_frame) = section(".eh_frame").unzip();
         let (eh_frame_hdr_svma, eh_frame_hdr) = section(".eh_frame_hdr").unzip();

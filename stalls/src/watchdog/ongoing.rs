@@ -165,6 +165,22 @@ mod tests {
         messages.try_iter().filter_map(report).collect()
     }
 
+    #[test]
+    fn a_stall_is_reported_again_when_it_has_lasted_twice_as_long() {
+        let shared = Arc::new(Shared::new(Config::default(), Process::current().unwrap()));
+        let (sender, messages) = sync_channel(8);
+        let mut watchdog = Watchdog::new(&shared, &sender);
+        let subject = Subject::Process(Class::LostAccept);
+        for ms in 60..1_000 {
+            let lasted = Duration::from_millis(ms);
+            if watchdog.is_report_due(subject, lasted) {
+                watchdog.report(subject, "", lasted, 0, Evidence::default());
+            }
+        }
+        let lasted: Vec<u64> = messages.try_iter().map(|it| it.incident.lasted_ms).collect();
+        assert_eq!(lasted, [60, 120, 240, 480, 960]);
+    }
+
     /// A stall that the log tells of does not last for ever there.
     #[test]
     fn the_end_of_a_reported_stall_is_reported() {
