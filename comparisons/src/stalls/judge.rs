@@ -46,17 +46,21 @@ pub(crate) struct Expectation<'a> {
     pub(crate) also: &'a [String],
     /// Whether it has to say it: otherwise silence is right, too.
     pub(crate) is_required: bool,
+    /// Whether an accept queue may have overflowed: otherwise that class is false, whatever the scenario says.
+    pub(crate) may_overflow: bool,
     /// Whether nothing is wrong, and nothing is done to the server: then each incident is a false alarm.
     pub(crate) is_healthy: bool,
 }
 
 impl Expectation<'_> {
-    /// The expectation of a run in which accept queues dropped `listen_overflows` clients, as the kernel counts them;
-    /// none if it does not say.
+    /// The expectation of a run in which `delayed` connections waited over 1 s, and accept queues dropped
+    /// `listen_overflows` clients, as the kernel counts them; none if it does not say.
     ///
-    /// Whether a burst overflows an accept queue depends on its timing. Where none did, it is not the truth.
-    pub(crate) fn in_run(mut self, listen_overflows: Option<u64>) -> Self {
-        if self.truth == Some(ACCEPT_QUEUE_OVERFLOW) && listen_overflows == Some(0) {
+    /// Whether a burst overflows an accept queue depends on its timing. If the kernel counts no overflow, none is true.
+    /// It still has to be named where clients waited: then something else is wrong, with the server or with the count.
+    pub(crate) fn in_run(mut self, listen_overflows: Option<u64>, delayed: u64) -> Self {
+        self.may_overflow = listen_overflows != Some(0);
+        if self.truth == Some(ACCEPT_QUEUE_OVERFLOW) && !self.may_overflow && delayed == 0 {
             self.truth = None;
             self.is_required = false;
         }
@@ -135,8 +139,11 @@ fn false_class<'a>(
     times: FaultTimes,
     samples: &[Sample],
 ) -> Option<&'a str> {
-    let Expectation { truth, then, also, is_healthy, .. } = expectation;
+    let Expectation { truth, then, also, may_overflow, is_healthy, .. } = expectation;
     let is_true = |incident: &Incident, class: &str| {
+        if class == ACCEPT_QUEUE_OVERFLOW && !may_overflow {
+            return false;
+        }
         if class == WAITING_FOR_CPU {
             let Incident { began_unix_ms, lasted_ms, .. } = *incident;
             return !is_healthy && is_waiting(samples, began_unix_ms, lasted_ms);
@@ -191,7 +198,15 @@ mod tests {
     fn outcome(truth: Option<&str>, is_required: bool, incidents: &[(&[&str], f64)]) -> Outcome {
         let also = ["accept_starvation".to_owned()];
         let is_healthy = truth.is_none();
-        judged(Expectation { truth, then: None, also: &also, is_required, is_healthy }, incidents)
+        let expectation = Expectation {
+            truth,
+            then: None,
+            also: &also,
+            is_required,
+            may_overflow: true,
+            is_healthy,
+        };
+        judged(expectation, incidents)
     }
 
     #[test]
@@ -225,6 +240,7 @@ mod tests {
             then: Some(then),
             also: &[],
             is_required: true,
+            may_overflow: true,
             is_healthy: false,
         };
         for (incidents, expected) in [
@@ -242,23 +258,27 @@ mod tests {
 
     #[test]
     fn an_overflow_is_the_truth_where_the_kernel_counted_one() {
+        let also = [ACCEPT_QUEUE_OVERFLOW.to_owned()];
         let expected = |truth| Expectation {
             truth: Some(truth),
             then: None,
-            also: &[],
+            also: &also,
             is_required: true,
+            may_overflow: true,
             is_healthy: false,
         };
         let overflow = expected(ACCEPT_QUEUE_OVERFLOW);
-        for counted in [None, Some(1)] {
-            assert_eq!(judged(overflow.in_run(counted), &[]), Outcome::Silent);
+        for (counted, delayed) in [(None, 0), (Some(1), 0), (Some(0), 1)] {
+            assert_eq!(judged(overflow.in_run(counted, delayed), &[]), Outcome::Silent);
         }
-        assert_eq!(judged(overflow.in_run(Some(0)), &[]), Outcome::Right);
+        assert_eq!(judged(overflow.in_run(Some(0), 0), &[]), Outcome::Right);
         let named = [(&[ACCEPT_QUEUE_OVERFLOW][..], 1_500.0)];
-        assert_eq!(judged(overflow.in_run(Some(1)), &named), Outcome::Right);
+        assert_eq!(judged(overflow.in_run(Some(1), 0), &named), Outcome::Right);
         let wrong = Outcome::Wrong(ACCEPT_QUEUE_OVERFLOW.to_owned());
-        assert_eq!(judged(overflow.in_run(Some(0)), &named), wrong);
-        assert_eq!(judged(expected("blocked_loop").in_run(Some(0)), &[]), Outcome::Silent);
+        for expected in [overflow, expected("accept_starvation")] {
+            assert_eq!(judged(expected.in_run(Some(0), 0), &named), wrong);
+        }
+        assert_eq!(judged(expected("blocked_loop").in_run(Some(0), 0), &[]), Outcome::Silent);
     }
 
     #[test]

@@ -118,7 +118,8 @@ impl Lab<'_> {
         let patience_ms = observer.patience_seconds() * 1e3;
         let figures = Figures::of(&report, &loads, patience_ms, fault_unix_ms[1]);
         let figures = figures.map_err(Failure::new)?;
-        let expectation = scenario.expectation(program, runtime).in_run(seen.listen_overflows);
+        let expectation = scenario.expectation(program, runtime);
+        let expectation = expectation.in_run(seen.listen_overflows, figures.delayed);
         Ok(Run {
             listening_unix_ms: started.since_unix_ms,
             fault_unix_ms,

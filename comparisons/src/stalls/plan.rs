@@ -296,6 +296,7 @@ impl Scenario {
             then: self.then.as_deref().filter(|_| is_naive),
             also,
             is_required: is_naive && stalls,
+            may_overflow: true,
             is_healthy: self.class.is_none(),
         }
     }

@@ -137,7 +137,7 @@ impl Results {
     pub(crate) fn summary(&self) -> Vec<String> {
         let must = |cell: &Cell, run: &Run| {
             let expectation = self.scenario(cell).expectation(cell.program, &cell.runtime);
-            expectation.in_run(run.listen_overflows).is_required
+            expectation.in_run(run.listen_overflows, run.figures.delayed).is_required
         };
         let is_healthy = |cell: &Cell| self.scenario(cell).class.is_none();
         let mut sentences = Vec::new();
