@@ -86,8 +86,8 @@ pub struct Look {
     pub descriptors: Option<u64>,
     /// The limit of open descriptors.
     pub descriptors_max: Option<u64>,
-    /// Connections whose peer has closed and that this process neither closes nor sends to, at most 4,096 inspected.
-    /// This figure and the next four are of the last inspection, see
+    /// Connections that came to a listener of this process, whose peer has closed, and that this process neither closes
+    /// nor sends to; at most 4,096 are inspected. This figure and the next four are of the last inspection, see
     /// [`Config::connections_interval`](crate::Config::connections_interval).
     pub close_wait: Option<u64>,
     /// How many of them were in that state at the inspection before, too.

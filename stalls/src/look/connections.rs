@@ -40,10 +40,12 @@ impl Looker {
         for connection in
             connections.iter().filter(|socket| self.own_inodes.contains(&socket.inode))
         {
-            if let Some(listener) = listener_of(connection, &self.listening_at) {
+            let listener = listener_of(connection, &self.listening_at);
+            if let Some(listener) = listener {
                 accepted.insert(connection.inode, listener);
             }
-            if is_closed_by_peer_alone(connection) {
+            // A pool of outgoing connections finds out that one was closed when it takes it the next time.
+            if listener.is_some() && is_closed_by_peer_alone(connection) {
                 close_wait.insert(connection.inode);
             } else if connection.state == socket::ESTABLISHED && connection.receive_queue > 0 {
                 unread.insert(connection.inode);
@@ -132,6 +134,8 @@ fn is_closed_by_peer_alone(socket: &socket::Socket) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Shutdown, TcpListener, TcpStream};
+
     use super::super::tests::looker;
     use super::*;
     use crate::evidence::Look;
@@ -154,6 +158,34 @@ mod tests {
         assert!(is_closed_by_peer_alone(&socket(socket::CLOSE_WAIT, 0)));
         assert!(!is_closed_by_peer_alone(&socket(socket::CLOSE_WAIT, 1)));
         assert!(!is_closed_by_peer_alone(&socket(socket::ESTABLISHED, 0)));
+    }
+
+    /// Others in this process may be closed by their peers meanwhile, but not as many.
+    #[test]
+    fn an_outgoing_connection_that_its_peer_closed_is_not_counted() {
+        const CONNECTIONS: u64 = 40;
+        let mut looker = looker();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let pairs = (0..CONNECTIONS)
+            .map(|_| (TcpStream::connect(addr).unwrap(), listener.accept().unwrap().0));
+        let (outgoing, accepted): (Vec<_>, Vec<_>) = pairs.unzip();
+        let mut close_wait = || {
+            looker.connections_inspected = None;
+            looker.look(true).close_wait.unwrap()
+        };
+        for stream in &accepted {
+            stream.shutdown(Shutdown::Write).unwrap();
+        }
+        let of_outgoing = close_wait();
+        drop((outgoing, accepted));
+        assert!(of_outgoing < CONNECTIONS / 2, "{of_outgoing}");
+        let pairs = (0..CONNECTIONS)
+            .map(|_| (TcpStream::connect(addr).unwrap(), listener.accept().unwrap().0));
+        let (outgoing, _accepted): (Vec<_>, Vec<_>) = pairs.unzip();
+        drop(outgoing);
+        let of_accepted = close_wait();
+        assert!(of_accepted >= CONNECTIONS, "{of_accepted}");
     }
 
     #[test]
