@@ -121,8 +121,7 @@ fn cell(text: &mut String, index: usize, scenario: &Scenario, cell: &Cell) -> fm
 /// The colour of a cell: by its worst verdict, then by its longest stall.
 fn class(cell: &Cell) -> &'static str {
     let Some((longest, ..)) = terminal::worst(cell) else { return "void" };
-    let runs = || cell.done();
-    let has = |is_meant: fn(&Outcome) -> bool| runs().any(|run| is_meant(&run.outcome));
+    let has = |is_meant: fn(&Outcome) -> bool| cell.done().any(|run| is_meant(&run.outcome));
     if has(|outcome| matches!(outcome, Outcome::Wrong(_))) {
         "w4"
     } else if has(|outcome| {

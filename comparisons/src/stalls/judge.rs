@@ -189,6 +189,18 @@ mod tests {
         (1..80).map(sample).collect()
     }
 
+    /// That of a server that has to stall.
+    fn required<'a>(truth: &'a str, also: &'a [String]) -> Expectation<'a> {
+        Expectation {
+            truth: Some(truth),
+            then: None,
+            also,
+            is_required: true,
+            may_overflow: true,
+            is_healthy: false,
+        }
+    }
+
     fn judged(expectation: Expectation<'_>, incidents: &[(&[&str], f64)]) -> Outcome {
         let incident = |(classes, at): &(&[&str], f64)| Incident::of(classes, *at);
         let incidents: Vec<_> = incidents.iter().map(incident).collect();
@@ -198,14 +210,7 @@ mod tests {
     fn outcome(truth: Option<&str>, is_required: bool, incidents: &[(&[&str], f64)]) -> Outcome {
         let also = ["accept_starvation".to_owned()];
         let is_healthy = truth.is_none();
-        let expectation = Expectation {
-            truth,
-            then: None,
-            also: &also,
-            is_required,
-            may_overflow: true,
-            is_healthy,
-        };
+        let expectation = Expectation { truth, is_required, is_healthy, ..required("", &also) };
         judged(expectation, incidents)
     }
 
@@ -235,14 +240,7 @@ mod tests {
     #[test]
     fn of_two_faults_the_first_is_named_or_both_are() {
         let (first, then) = ("out_of_descriptors", "blocked_loop");
-        let expectation = Expectation {
-            truth: Some(first),
-            then: Some(then),
-            also: &[],
-            is_required: true,
-            may_overflow: true,
-            is_healthy: false,
-        };
+        let expectation = Expectation { then: Some(then), ..required(first, &[]) };
         for (incidents, expected) in [
             (&[(&[first][..], 700.0)][..], Outcome::Right),
             (&[(&[first], 700.0), (&[then], 1_500.0)], Outcome::Right),
@@ -259,14 +257,7 @@ mod tests {
     #[test]
     fn an_overflow_is_the_truth_where_the_kernel_counted_one() {
         let also = [ACCEPT_QUEUE_OVERFLOW.to_owned()];
-        let expected = |truth| Expectation {
-            truth: Some(truth),
-            then: None,
-            also: &also,
-            is_required: true,
-            may_overflow: true,
-            is_healthy: false,
-        };
+        let expected = |truth| required(truth, &also);
         let overflow = expected(ACCEPT_QUEUE_OVERFLOW);
         for (counted, delayed) in [(None, 0), (Some(1), 0), (Some(0), 1)] {
             assert_eq!(judged(overflow.in_run(counted, delayed), &[]), Outcome::Silent);

@@ -28,10 +28,9 @@ pub(crate) fn text(results: &Results) -> String {
             }
             None => "– | – | –".to_owned(),
         };
-        let runs = || cell.done();
-        let waited = runs().map(|run| run.cpu_wait_percent).reduce(f64::max);
+        let waited = cell.done().map(|run| run.cpu_wait_percent).reduce(f64::max);
         let waited = waited.map_or_else(|| "–".to_owned(), |most| format!("{most:.0} %"));
-        let accepted = runs().filter_map(|run| run.figures.accepted_per_s).reduce(f64::min);
+        let accepted = cell.done().filter_map(|run| run.figures.accepted_per_s).reduce(f64::min);
         let accepted = accepted.map_or_else(|| "–".to_owned(), |least| grouped(least.round()));
         let verdicts = terminal::verdicts(scenario, cell) + &terminal::client(cell);
         text += &format!(" | {accepted} | {waited} | {verdicts} |\n");

@@ -244,7 +244,7 @@ impl Cell {
         self.runs.push(run);
     }
 
-    /// Its runs without void ones.
+    /// Its runs, without void ones.
     pub(crate) fn done(&self) -> impl Iterator<Item = &Run> {
         self.runs.iter().filter_map(|run| run.as_ref().ok())
     }

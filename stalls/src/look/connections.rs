@@ -40,14 +40,14 @@ impl Looker {
         for connection in
             connections.iter().filter(|socket| self.own_inodes.contains(&socket.inode))
         {
-            let listener = listener_of(connection, &self.listening_at);
-            if let Some(listener) = listener {
+            if let Some(listener) = listener_of(connection, &self.listening_at) {
                 accepted.insert(connection.inode, listener);
+                // Of outgoing connections, a pool finds out that one was closed when it takes it the next time.
+                if is_closed_by_peer_alone(connection) {
+                    close_wait.insert(connection.inode);
+                }
             }
-            // A pool of outgoing connections finds out that one was closed when it takes it the next time.
-            if listener.is_some() && is_closed_by_peer_alone(connection) {
-                close_wait.insert(connection.inode);
-            } else if connection.state == socket::ESTABLISHED && connection.receive_queue > 0 {
+            if connection.state == socket::ESTABLISHED && connection.receive_queue > 0 {
                 unread.insert(connection.inode);
             }
         }
@@ -167,9 +167,11 @@ mod tests {
         let mut looker = looker();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = listener.local_addr().unwrap();
-        let pairs = (0..CONNECTIONS)
-            .map(|_| (TcpStream::connect(addr).unwrap(), listener.accept().unwrap().0));
-        let (outgoing, accepted): (Vec<_>, Vec<_>) = pairs.unzip();
+        let connect = || -> (Vec<TcpStream>, Vec<TcpStream>) {
+            let pair = |_| (TcpStream::connect(addr).unwrap(), listener.accept().unwrap().0);
+            (0..CONNECTIONS).map(pair).unzip()
+        };
+        let (outgoing, accepted) = connect();
         let mut close_wait = || {
             looker.connections_inspected = None;
             looker.look(true).close_wait.unwrap()
@@ -180,9 +182,7 @@ mod tests {
         let of_outgoing = close_wait();
         drop((outgoing, accepted));
         assert!(of_outgoing < CONNECTIONS / 2, "{of_outgoing}");
-        let pairs = (0..CONNECTIONS)
-            .map(|_| (TcpStream::connect(addr).unwrap(), listener.accept().unwrap().0));
-        let (outgoing, _accepted): (Vec<_>, Vec<_>) = pairs.unzip();
+        let (outgoing, _accepted) = connect();
         drop(outgoing);
         let of_accepted = close_wait();
         assert!(of_accepted >= CONNECTIONS, "{of_accepted}");

@@ -7,7 +7,8 @@ use super::Looker;
 use crate::evidence::Look;
 use crate::proc::{self, OpenFile, machine, net};
 
-/// The quotas of so many cgroups are looked at: that of the process, and those around it. Programs are some five deep.
+/// At most so many cgroups have their quotas looked at: that of the process, and those around it. Most programs are some
+/// five deep.
 const CGROUPS_MAX: usize = 16;
 
 /// Files that stay open.
@@ -55,8 +56,7 @@ fn cpu_stat_paths() -> Vec<String> {
     let exists = |path: &String| fs::metadata(path).is_ok();
     let below = |root: &&str| {
         let cgroups = Path::new(own).ancestors().take(CGROUPS_MAX);
-        let folders = cgroups.map(|cgroup| cgroup.to_string_lossy().into_owned());
-        let paths = folders.map(|path| format!("{root}{}/cpu.stat", path.trim_end_matches('/')));
+        let paths = cgroups.map(|cgroup| format!("{root}{}/cpu.stat", cgroup.display()));
         paths.filter(exists).collect::<Vec<_>>()
     };
     let roots = ["/sys/fs/cgroup", "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct"];

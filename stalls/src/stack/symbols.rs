@@ -17,7 +17,7 @@ use object::read::{CompressedData, CompressedFileRange, CompressionFormat};
 use object::{Object, ObjectSection, ReadCache};
 
 use super::Frame;
-use super::unwind::Module;
+use super::unwind::{Module, open_module};
 
 /// How many addresses keep their names, of some 200 bytes each. Stacks repeat.
 const NAMED_MAX: usize = 4_096;
@@ -112,7 +112,7 @@ impl Symbols {
 
     /// Reads the names of functions, and then the debug information, if there is room for it.
     fn read(&mut self, path: &Path) -> Option<SymbolFile> {
-        let file = File::open(path).ok()?;
+        let file = open_module(path)?;
         // A failed allocation would end the program, which may be short of memory. This may fail instead.
         let file_bytes = usize::try_from(file.metadata().ok()?.len()).ok()?;
         let probe = file_bytes.min(self.bytes_max).saturating_mul(2);

@@ -1,7 +1,8 @@
 //! From registers and a copy of the stack to return addresses, with `framehop`.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Unwinder};
@@ -142,11 +143,7 @@ impl Unwind {
 
     /// Reads the unwind tables of one file. `None` if it has none that can be used.
     fn add(&mut self, path: &Path, mapping: &maps::Mapping<'_>) -> Option<u64> {
-        // What /proc says is a path may be something else by now, and a FIFO would block.
-        if !std::fs::metadata(path).ok()?.is_file() {
-            return None;
-        }
-        let cache = ReadCache::new(File::open(path).ok()?);
+        let cache = ReadCache::new(open_module(path)?);
         let file = object::File::parse(&cache).ok()?;
         // The segment that this mapping shows. A mapping begins at a page, and shares it with the segment before.
         let is_code = |flags| match flags {
@@ -185,9 +182,28 @@ impl Unwind {
     }
 }
 
+/// Opens the file of a module. There may be something else at its path by now, for example a FIFO, which would block.
+pub(super) fn open_module(path: &Path) -> Option<File> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    file.metadata().ok()?.is_file().then_some(file)
+}
+
 #[cfg(test)]
 mod tests {
+    use std::process::{self, Command};
+
     use super::*;
+
+    #[test]
+    fn what_is_no_file_is_no_module_and_does_not_block() {
+        let fifo = std::env::temp_dir().join(format!("stalls-fifo-{}", process::id()));
+        assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        let opened = open_module(&fifo);
+        std::fs::remove_file(&fifo).unwrap();
+        assert!(opened.is_none());
+        assert!(open_module(Path::new("/dev/zero")).is_none());
+        assert!(open_module(Path::new("/proc/self/exe")).is_some());
+    }
 
     /// Modules that come later, or whose tables are long, have none. They are known all the same.
     #[test]

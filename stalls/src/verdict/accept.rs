@@ -89,16 +89,17 @@ pub(super) fn starvation(evidence: &Evidence) -> Option<Finding> {
     if super::ring::waiting_entries(evidence).is_some() {
         return None;
     }
-    let starving = stuck_listeners(evidence).filter_map(|(listener, run)| {
+    let found = stuck_listeners(evidence).filter_map(|(listener, run)| {
         let longest = run.iter().map(|(_, length)| *length).max();
-        Some((starving(evidence, listener, &run)?, longest))
+        Some((starvation_of(evidence, listener, &run)?, longest))
     });
     // The surest, and of these the one with the longest queue: another listener may only be busy.
-    let (finding, _) = starving.max_by_key(|(finding, longest)| (finding.confidence, *longest))?;
+    let (finding, _) = found.max_by_key(|(finding, longest)| (finding.confidence, *longest))?;
     Some(finding)
 }
 
-fn starving(evidence: &Evidence, listener: &Listener, run: &[(u64, u32)]) -> Option<Finding> {
+/// The finding about one listener, with its [run](stuck_listeners) of looks.
+fn starvation_of(evidence: &Evidence, listener: &Listener, run: &[(u64, u32)]) -> Option<Finding> {
     let (first, last) = (run.first()?, run.last()?);
     let half = listener.backlog / 2;
     let is_full =
