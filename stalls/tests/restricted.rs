@@ -6,9 +6,9 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use common::{End, tell, told, wait_for};
+use common::{computes, find_stall, sleeps, tell, told};
 use owned_io_stalls::{Class, Confidence, Config, Detector, Incident, Snapshot};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
@@ -63,37 +63,6 @@ fn refuse_system_calls(answer: u32) {
     let refused =
         unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) };
     assert_eq!(refused, 0, "{}", std::io::Error::last_os_error());
-}
-
-fn sleeps(end: &End) {
-    while !end.is_set() {
-        std::thread::sleep(Duration::from_millis(500));
-    }
-}
-
-fn computes(end: &End) {
-    while !end.is_set() {
-        std::hint::spin_loop();
-    }
-}
-
-/// A loop that beats its heart, and then does `work` until its stall is found.
-fn find_stall(detector: &Detector, name: &'static str, work: fn(&End)) -> Incident {
-    let end = End::default();
-    let (ended, watched) = (end.clone(), detector.clone());
-    let worker = std::thread::spawn(move || {
-        let heart = watched.watch_current_thread(name);
-        for _ in 0..4 {
-            heart.beat();
-            std::thread::sleep(heart.interval());
-        }
-        work(&ended);
-    });
-    let is_meant = |it: &Incident| it.worker == name && it.verdict.has(Class::BlockedLoop);
-    let incident = wait_for(detector, name, is_meant);
-    end.set();
-    worker.join().unwrap();
-    incident
 }
 
 /// The child: not a test of its own.

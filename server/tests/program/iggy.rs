@@ -1,5 +1,6 @@
 //! Iggy's protocol by raw bytes, on each runtime and each engine. `server/iggy/run` runs Iggy's own client.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
@@ -226,9 +227,11 @@ fn a_topic_for_which_there_are_no_descriptors_is_refused() {
     }
 }
 
-/// Batches with numbers, one after the other, until the server is killed in the middle of one.
+/// Batches with numbers, one after the other, until the server is killed at a random moment. `KILLS` says how often, on each
+/// runtime: 5 times without it.
 #[test]
 fn what_was_acknowledged_is_there_after_a_kill() {
+    let kills = std::env::var("KILLS").map_or(5, |kills| kills.parse().expect("KILLS is a number"));
     let password = password_file("kill");
     let dir = std::env::temp_dir().join(format!("owned-io-server-{}-kill", std::process::id()));
     let dir = Directory(dir);
@@ -240,11 +243,17 @@ fn what_was_acknowledged_is_there_after_a_kill() {
         ]
         .concat();
         let mut submitted = 0;
-        for round in 0..5 {
+        for round in 0..kills {
+            // All messages are read after each kill: not too many.
+            let is_new = round % 10 == 0;
+            if is_new && round > 0 {
+                std::fs::remove_dir_all(&dir.0).unwrap();
+                submitted = 0;
+            }
             let server = Server::start(runtime, &options);
             let mut client = Client::Tcp(server.connect(0));
             assert_eq!(client.ask(LOGIN_USER_CODE, LOGIN), (0, vec![0; 4]));
-            if round == 0 {
+            if is_new {
                 client.create();
             }
             let first = submitted;
@@ -252,7 +261,7 @@ fn what_was_acknowledged_is_there_after_a_kill() {
                 (first..)
                     .find(|&n| client.try_ask(SEND_MESSAGES_CODE, &batch(&numbered(n))).is_err())
             });
-            thread::sleep(Duration::from_millis(30 + 40 * round)); // any time will do
+            thread::sleep(Duration::from_micros(RandomState::new().hash_one(round) % 200_000));
             drop(server); // kills it
             let refused = sending.join().unwrap().unwrap();
 

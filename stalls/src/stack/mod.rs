@@ -48,18 +48,19 @@ pub struct Frame {
     pub location: Option<String>,
     /// The file name of the executable or library.
     pub module: Option<String>,
+    /// The address in that file, as `addr2line` and `nm` have it: it is the same in each run of the program.
+    pub offset: Option<u64>,
 }
 
 impl std::fmt::Display for Frame {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.function {
             Some(function) => f.write_str(function)?,
-            None => write!(
-                f,
-                "{:#x} in {}",
-                self.address,
-                self.module.as_deref().unwrap_or("unknown memory")
-            )?,
+            None => match (&self.module, self.offset) {
+                (Some(module), Some(offset)) => write!(f, "{module}+{offset:#x}")?,
+                (Some(module), None) => write!(f, "{:#x} in {module}", self.address)?,
+                (None, _) => write!(f, "{:#x} in unknown memory", self.address)?,
+            },
         }
         self.location.as_ref().map_or(Ok(()), |location| write!(f, " at {location}"))
     }

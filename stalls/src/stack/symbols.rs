@@ -66,11 +66,12 @@ impl Symbols {
                 continue;
             };
             let mut found = Vec::new();
+            let offset = address.wrapping_sub(module.bias);
             if spent < NAMING_MAX
                 && let Some(file) = self.file(&module.path)
             {
                 let began = Instant::now();
-                file.add_frames(&mut found, address, address.wrapping_sub(module.bias));
+                file.add_frames(&mut found, address, offset);
                 spent += began.elapsed();
             }
             if found.is_empty() {
@@ -79,6 +80,7 @@ impl Symbols {
             let name = module.path.file_name().map(|name| name.to_string_lossy().into_owned());
             for frame in &mut found {
                 frame.module.clone_from(&name);
+                frame.offset = Some(offset);
             }
             frames.extend_from_slice(&found);
             if spent < NAMING_MAX {
@@ -162,7 +164,7 @@ impl SymbolFile {
                 is_outermost_named = name.is_some();
                 if let Some(name) = name {
                     let function = Some(name.into_owned());
-                    frames.push(Frame { address, function, location, module: None });
+                    frames.push(Frame { address, function, location, ..Frame::default() });
                 }
             }
         }

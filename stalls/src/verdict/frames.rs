@@ -194,6 +194,12 @@ fn is_of_the_program(frame: &Frame) -> bool {
     !NOT_THE_PROGRAM.contains(&krate)
 }
 
+/// Whether a function has no name and is of no library: libraries without symbols are common.
+fn is_of_a_stripped_program(frame: &Frame) -> bool {
+    let is_program = |module: &String| !module.contains(".so");
+    frame.function.is_none() && frame.module.as_ref().is_some_and(is_program)
+}
+
 /// The path of a frame's function, with its crate. In an optimized program most functions are inlined, and of these the
 /// debug information has the last part of the name alone: then the file tells the rest.
 fn path(frame: &Frame) -> Option<Cow<'_, str>> {
@@ -252,7 +258,9 @@ pub(super) fn location(thread: &Thread) -> Option<String> {
         thread.wchan.as_ref().map(|wchan| format!(" ({wchan} in the kernel)")).unwrap_or_default();
     let stack = thread.stacks.last();
     let function = stack.and_then(|stack| {
-        culprit(stack).or_else(|| stack.frames.iter().find(|f| f.function.is_some()))
+        let find = |is_meant: fn(&Frame) -> bool| stack.frames.iter().find(|frame| is_meant(frame));
+        let named = || find(|frame| frame.function.is_some());
+        culprit(stack).or_else(|| find(is_of_a_stripped_program)).or_else(named)
     });
     match (call, function) {
         (Some(call), Some(function)) => Some(format!("in {call}{kernel}, called by {function}")),

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::io::Read;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -18,7 +19,12 @@ const WHICH: &str = "STALLS_TEST_CHILD";
 /// Runs the test `child` of this program again, in a process of its own, and returns what it prints. Nobody reads its
 /// standard error.
 pub(crate) fn output_of_child(which: &str) -> String {
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    output_of_child_in(&std::env::current_exe().unwrap(), which)
+}
+
+/// The same in a copy of this program.
+pub(crate) fn output_of_child_in(program: &Path, which: &str) -> String {
+    let mut child = Command::new(program)
         .args(["child", "--exact", "--nocapture"])
         .env(WHICH, which)
         .env_remove("STALLS_RECORD") // a child without descriptors could not
@@ -76,7 +82,7 @@ pub(crate) fn record(incident: &Incident, name: &str) {
     if let Some(folder) = std::env::var_os("STALLS_RECORD") {
         let json = serde_json::to_string_pretty(&incident.evidence).unwrap();
         let file = format!("{}-{name}.json", incident.verdict.class().name());
-        std::fs::write(std::path::Path::new(&folder).join(file), json + "\n").unwrap();
+        std::fs::write(Path::new(&folder).join(file), json + "\n").unwrap();
     }
 }
 
@@ -120,4 +126,35 @@ pub(crate) fn wait_for_end(detector: &Detector, class: Class) -> Incident {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+pub(crate) fn sleeps(end: &End) {
+    while !end.is_set() {
+        std::thread::sleep(Duration::from_millis(500));
+    }
+}
+
+pub(crate) fn computes(end: &End) {
+    while !end.is_set() {
+        std::hint::spin_loop();
+    }
+}
+
+/// A loop that beats its heart, and then does `work` until its stall is found.
+pub(crate) fn find_stall(detector: &Detector, name: &'static str, work: fn(&End)) -> Incident {
+    let end = End::default();
+    let (ended, watched) = (end.clone(), detector.clone());
+    let worker = std::thread::spawn(move || {
+        let heart = watched.watch_current_thread(name);
+        for _ in 0..4 {
+            heart.beat();
+            std::thread::sleep(heart.interval());
+        }
+        work(&ended);
+    });
+    let is_meant = |it: &Incident| it.worker == name && it.verdict.has(Class::BlockedLoop);
+    let incident = wait_for(detector, name, is_meant);
+    end.set();
+    worker.join().unwrap();
+    incident
 }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use owned_io_stalls::{Config, Detector, Gauge, Heart, Pool, Probe};
 
-use crate::Args;
 use crate::fault::Fault;
 use crate::record::Recorder;
+use crate::{Args, Switch};
 
 /// More bytes are not to wait for a connection's client, all connections together.
 const QUEUED_BYTES_MAX: u64 = 1 << 20;
@@ -33,7 +33,8 @@ pub(crate) struct Host {
     pub(crate) queued: Gauge,
     /// The connections that the server has.
     pub(crate) connections: Gauge,
-    detector: Detector,
+    /// None with `--detector off`.
+    detector: Option<Detector>,
     listening_since: Instant,
 }
 
@@ -57,14 +58,15 @@ impl Host {
         let recorder = Recorder::start(args.events.as_deref(), detector.clone())?;
         let queued = detector.gauge("queued bytes", Some(QUEUED_BYTES_MAX));
         let connections = detector.connections(addr);
+        let detector = (args.detector == Switch::On).then_some(detector);
         peers_common::print_listening(addr);
         let listening_since = Instant::now();
         Ok(Arc::new(Self { args, recorder, queued, connections, detector, listening_since }))
     }
 
-    /// Watches the threads of a runtime that has several.
-    pub(crate) fn watch_pool(&self) -> Pool {
-        self.detector.watch_pool("pool")
+    /// Watches the threads of a runtime that has several, unless there is no detector.
+    pub(crate) fn watch_pool(&self) -> Option<Pool> {
+        Some(self.detector.as_ref()?.watch_pool("pool"))
     }
 
     /// Whether it is `fault` that the server has, and its time has come and is not over.
@@ -86,9 +88,10 @@ impl Host {
     }
 }
 
-/// A task that beats the heart of this thread's event loop.
+/// A task that beats the heart of this thread's event loop; without a detector it ends at once.
 pub(crate) async fn heartbeat<S: Future>(host: Arc<Host>, sleep: impl Fn(Duration) -> S) {
-    let heart = host.detector.watch_current_thread("worker 0");
+    let Some(detector) = &host.detector else { return };
+    let heart = detector.watch_current_thread("worker 0");
     beat(&host, &heart, sleep).await;
 }
 

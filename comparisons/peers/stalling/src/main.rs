@@ -55,6 +55,15 @@ struct Args {
     /// How it accepts.
     #[arg(long, default_value = "plain", conflicts_with = "fault")]
     accept: AcceptLoop,
+    /// Whether the detector runs: without it, the server shows what the detector costs.
+    #[arg(long, default_value = "on", conflicts_with_all = ["fault", "events"])]
+    detector: Switch,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
 }
 
 /// How a server accepts clients.

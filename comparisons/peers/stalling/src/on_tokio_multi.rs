@@ -23,20 +23,22 @@ pub(crate) fn serve(args: Args) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let host = Host::start(args, listener.local_addr()?)?;
     let pool = host.watch_pool();
-    let heart = pool.heart();
-    let [start, stop, park, unpark] = [(); 4].map(|()| pool.clone());
     let mut builder = Builder::new_multi_thread();
-    builder
-        .worker_threads(THREADS)
-        .enable_all()
-        .on_thread_start(move || start.thread_started())
-        .on_thread_stop(move || stop.thread_stopped())
-        .on_thread_park(move || park.thread_parked())
-        .on_thread_unpark(move || unpark.thread_unparked());
+    builder.worker_threads(THREADS).enable_all();
+    if let Some(pool) = &pool {
+        let [start, stop, park, unpark] = [(); 4].map(|()| pool.clone());
+        builder
+            .on_thread_start(move || start.thread_started())
+            .on_thread_stop(move || stop.thread_stopped())
+            .on_thread_park(move || park.thread_parked())
+            .on_thread_unpark(move || unpark.thread_unparked());
+    }
     // The thread that waits here is none of the pool, so all tasks are spawned.
     builder.build().map_err(peers_common::no_runtime)?.block_on(async {
-        let beating = Arc::clone(&host);
-        spawn(async move { beat(&beating, &heart, sleep).await });
+        if let Some(heart) = pool.map(|pool| pool.heart()) {
+            let beating = Arc::clone(&host);
+            spawn(async move { beat(&beating, &heart, sleep).await });
+        }
         // A computation on one thread alone may delay nobody: the other takes its tasks.
         let faults = if host.args.fault == Fault::Compute { THREADS } else { 1 };
         for _ in 0..faults {
