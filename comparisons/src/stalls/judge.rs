@@ -68,7 +68,7 @@ impl Expectation<'_> {
     }
 }
 
-/// What is to be made of it.
+/// How what the detector said compares with the truth.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Outcome {

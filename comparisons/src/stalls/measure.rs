@@ -330,7 +330,7 @@ fn fault_unix_ms(
     ]
 }
 
-/// What is to be made of what the detector said.
+/// Compares what the detector said with the truth.
 fn outcome(
     scenario: &Scenario,
     expectation: Expectation<'_>,
