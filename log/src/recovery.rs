@@ -14,7 +14,7 @@ use crate::format::{
 use crate::segment::{Index, Metadata, Segment, base_offset_of};
 use crate::{Error, ErrorKind, PartitionConfig};
 
-/// How much is read at once, in bytes.
+/// How much is read at once, in bytes: long enough for a disk to read in one go, and little memory beside a segment.
 const CHUNK_BYTES: u64 = 1024 * 1024;
 
 /// What was found in a directory.

@@ -16,7 +16,7 @@ use crate::format::{
 /// The most entries of an [`Index`]: 12 KiB. With segments of 128 MiB, a read scans at most 256 KiB of headers.
 const INDEX_ENTRIES_MAX: u64 = 512;
 
-/// How much is read at once while an index is built, in bytes.
+/// How much is read at once while an index is built, in bytes: the headers of some batches.
 const SCAN_BYTES: u64 = 64 * 1024;
 
 /// A segment of a partition.

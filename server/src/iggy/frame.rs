@@ -16,7 +16,7 @@ use super::Status;
 /// The longest request before a login, in bytes: user, password, and what a client says of itself.
 pub const BYTES_MAX_BEFORE_LOGIN: usize = 8 * 1024;
 
-/// The longest request but one to send messages, in bytes. The longest that makes sense has three names.
+/// The longest request that does not send messages, in bytes. The longest that makes sense has three names.
 pub const COMMAND_BYTES_MAX: usize = 64 * 1024;
 
 /// What is allocated at first for a longer request, in bytes. More is allocated as it arrives.

@@ -95,15 +95,17 @@ impl Session {
                 Ok(Answer::empty())
             }
             Command::PollMessages(poll) => {
+                let began = C::now();
                 let answer = self.poll::<C>(poll, room).await?;
-                self.iggy.metrics().iggy.polled(answer.messages(), answer.bytes());
+                let time = C::now() - began;
+                self.iggy.metrics().iggy.polled(answer.messages(), answer.bytes(), time);
                 Ok(answer)
             }
             Command::SendMessages(to, batch) => {
                 let (messages, bytes) = (batch.count(), batch.bytes());
-                let command = Command::SendMessages(to, batch);
+                let (command, began) = (Command::SendMessages(to, batch), C::now());
                 let answer = self.iggy.execute::<C>(self.registration.id(), command, 0).await?;
-                self.iggy.metrics().iggy.appended(messages, bytes);
+                self.iggy.metrics().iggy.appended(messages, bytes, C::now() - began);
                 Ok(answer)
             }
             command => self.execute_within::<C>(command, room).await,

@@ -172,7 +172,7 @@ impl Iggy {
         self.ask::<C, _>(hop).await.unwrap_or(Err(Status::Disconnected))
     }
 
-    /// Appends a batch of who is no client of Iggy's protocol: [`Broker::append`], here or at the worker with the broker.
+    /// Appends a batch that did not come over Iggy's protocol: [`Broker::append`], here or at the worker with the broker.
     ///
     /// It waits at most [`APPEND_HOP_TIME_MAX`] for room in the queue of that worker. For the log it waits as long as that
     /// takes: afterwards the batch may be appended, and nobody could say.
@@ -261,8 +261,7 @@ pub enum AppendError {
     Refused(Status),
 }
 
-/// How often messages are removed that their topic is not to keep any longer. Whole segments are removed, so that it does
-/// not matter how often.
+/// How often the retention of topics is enforced. It removes whole segments, which take longer than this to fill.
 const RETENTION_PERIOD: Duration = Duration::from_secs(10);
 
 /// Ends soon after the broker.

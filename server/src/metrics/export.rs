@@ -160,6 +160,12 @@ const GAUGES: &[(&str, &str)] = &[
 /// The histogram of the detector of stalls.
 const STALLS: (&str, &str) = ("stalls_seconds", "How long stalls lasted.");
 
+/// The histograms of Iggy's commands.
+pub(super) const APPEND_SECONDS: (&str, &str) =
+    ("owned_io_iggy_append_seconds", "How long it took to store the messages of a request.");
+pub(super) const POLL_SECONDS: (&str, &str) =
+    ("owned_io_iggy_poll_seconds", "How long it took to answer a poll.");
+
 /// The histograms of the log.
 pub(super) const GROUP_BATCHES: (&str, &str) =
     ("owned_io_log_group_batches", "Batches in one write, which one sync serves.");
@@ -173,7 +179,7 @@ mod tests {
     /// Each with its type, and nothing else.
     #[test]
     fn the_documentation_lists_what_there_is() {
-        let histograms = [STALLS, GROUP_BATCHES, SYNC_SECONDS];
+        let histograms = [STALLS, APPEND_SECONDS, POLL_SECONDS, GROUP_BATCHES, SYNC_SECONDS];
         let kinds = [(COUNTERS, "counter"), (GAUGES, "gauge"), (&histograms[..], "histogram")];
         let rows = |(families, kind): (&[(&'static str, &str)], &'static str)| {
             families.iter().map(|(name, _)| format!("| `{name}` | {kind} |")).collect::<Vec<_>>()

@@ -27,7 +27,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub use cause::CloseCause;
 pub use cells::{Counter, Gauge, Histogram};
 pub use export::Exporter;
-use export::{Feed, GROUP_BATCHES, SYNC_SECONDS};
+use export::{APPEND_SECONDS, Feed, GROUP_BATCHES, POLL_SECONDS, SYNC_SECONDS};
 pub use object::{ObjectFetches, ObjectMetrics, ObjectRequests};
 use owned_io::{Clock, Executor, Receiver, Runtime, Sender, channel, select};
 pub(crate) use totals::Totals;
@@ -162,6 +162,13 @@ impl Metrics {
     /// The text of all metrics. None while the exporter is being set up.
     pub(crate) fn text(&self) -> Option<String> {
         let mut text = self.shared.exporter.text(|feed| self.feed(feed))?;
+        if self.shared.hub.is_some() {
+            let workers = || self.shared.workers.iter().map(|worker| &worker.metrics.iggy);
+            let appends: Vec<_> = workers().map(|iggy| &iggy.append_seconds).collect();
+            Histogram::write(&mut text, APPEND_SECONDS.0, APPEND_SECONDS.1, &appends);
+            let polls: Vec<_> = workers().map(|iggy| &iggy.poll_seconds).collect();
+            Histogram::write(&mut text, POLL_SECONDS.0, POLL_SECONDS.1, &polls);
+        }
         if self.shared.has_log {
             let logs = || self.shared.workers.iter().map(|worker| &worker.metrics.log);
             let groups: Vec<_> = logs().map(|log| &log.group_batches).collect();
@@ -245,7 +252,7 @@ impl Metrics {
         let serves = |service| self.shared.listeners.iter().any(|it| it.service == service);
         let has_http = serves(Service::Http);
         let is_served = |service, transport| match (service, transport) {
-            ("iggy", _) if self.shared.hub.is_none() => false,
+            ("iggy" | "tail", _) if self.shared.hub.is_none() => false,
             (_, "websocket") => has_http,
             _ => Service::ALL.into_iter().any(|it| it.name() == service && serves(it)),
         };

@@ -102,11 +102,12 @@ pub struct Traffic {
     pub source_websocket: Flow,
     pub iggy_tcp: Flow,
     pub iggy_websocket: Flow,
+    pub tail_websocket: Flow,
 }
 
 impl Traffic {
     /// Each with the values of its labels `service` and `transport`.
-    pub(super) const fn all(&self) -> [(&'static str, &'static str, &Flow); 9] {
+    pub(super) const fn all(&self) -> [(&'static str, &'static str, &Flow); 10] {
         [
             ("echo", "tcp", &self.echo_tcp),
             ("echo", "websocket", &self.echo_websocket),
@@ -117,6 +118,7 @@ impl Traffic {
             ("source", "websocket", &self.source_websocket),
             ("iggy", "tcp", &self.iggy_tcp),
             ("iggy", "websocket", &self.iggy_websocket),
+            ("tail", "websocket", &self.tail_websocket),
         ]
     }
 }
@@ -207,9 +209,33 @@ pub struct IggyMetrics {
     refusals: Box<[Counter]>,
     pub(super) appended_messages: Counter,
     pub(super) appended_bytes: Counter,
+    pub(super) append_seconds: Histogram,
     pub(super) polled_messages: Counter,
     pub(super) polled_bytes: Counter,
+    pub(super) poll_seconds: Histogram,
 }
+
+/// In nanoseconds: a batch in memory takes some microseconds, one that waits for a sync as long as [`SYNC_BOUNDS`] say.
+const COMMAND_BOUNDS: &[u64] = &[
+    5_000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    5_000_000_000,
+];
 
 #[derive(Debug, Default)]
 struct CommandMetrics {
@@ -224,8 +250,10 @@ impl Default for IggyMetrics {
             refusals: Status::ALL.iter().map(|_| Counter::default()).collect(),
             appended_messages: Counter::default(),
             appended_bytes: Counter::default(),
+            append_seconds: Histogram::new(COMMAND_BOUNDS, 1e9),
             polled_messages: Counter::default(),
             polled_bytes: Counter::default(),
+            poll_seconds: Histogram::new(COMMAND_BOUNDS, 1e9),
         }
     }
 }
@@ -243,16 +271,18 @@ impl IggyMetrics {
         }
     }
 
-    /// Counts messages that were stored.
-    pub(crate) fn appended(&self, messages: u32, bytes: usize) {
+    /// Counts messages that were stored, and how long that took.
+    pub(crate) fn appended(&self, messages: u32, bytes: usize, time: Duration) {
         self.appended_messages.add(messages.into());
         self.appended_bytes.add(bytes as u64);
+        self.append_seconds.record(nanoseconds(time));
     }
 
-    /// Counts messages in the answer to a poll, and its bytes.
-    pub(crate) fn polled(&self, messages: u32, bytes: usize) {
+    /// Counts messages in the answer to a poll, its bytes, and how long it took to make it.
+    pub(crate) fn polled(&self, messages: u32, bytes: usize, time: Duration) {
         self.polled_messages.add(messages.into());
         self.polled_bytes.add(bytes as u64);
+        self.poll_seconds.record(nanoseconds(time));
     }
 
     /// Each command: its name, how often it was answered, and how often refused.
@@ -351,6 +381,10 @@ impl Default for LogMetrics {
     }
 }
 
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// Counts what the logs of a worker do.
 #[derive(Clone, Debug)]
 pub struct LogObserver(pub Arc<WorkerMetrics>);
@@ -364,7 +398,7 @@ impl Observer for LogObserver {
 
     fn synced(&self, time: Duration, is_ok: bool) {
         let log = &self.0.log;
-        log.sync_seconds.record(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        log.sync_seconds.record(nanoseconds(time));
         if !is_ok {
             log.sync_failures.add(1);
         }

@@ -290,12 +290,13 @@ fn there_is_no_iggy_without_a_password() {
     assert!(server.ask(0, request).starts_with("HTTP/1.1 404 "));
 }
 
-pub(super) enum Client {
-    Tcp(TcpStream),
-    WebSocket(Box<WebSocket<TcpStream>>),
+/// Over TCP, or over TLS where `S` is a stream of it.
+pub(super) enum Client<S = TcpStream> {
+    Tcp(S),
+    WebSocket(Box<WebSocket<S>>),
 }
 
-impl Client {
+impl<S: Read + Write> Client<S> {
     /// Creates stream 0 with topic 0 of one partition.
     pub(super) fn create(&mut self) {
         assert_eq!(self.ask(CREATE_STREAM_CODE, b"\x01s").0, 0);

@@ -282,8 +282,14 @@ fn commands_and_the_log_are_counted() {
         assert!(values["owned_io_iggy_appended_bytes_total"] >= 5_000.0, "{values:#?}");
         assert!(values["owned_io_log_written_bytes_total"] >= 5_000.0, "{values:#?}");
         // Five batches, one after the other, and the records of what was created.
-        for name in ["owned_io_log_group_batches", "owned_io_log_sync_seconds"] {
-            assert!(values[&format!("{name}_count")] >= 6.0, "{values:#?}");
+        for (name, count_min) in [
+            ("owned_io_log_group_batches", 6.0),
+            ("owned_io_log_sync_seconds", 6.0),
+            ("owned_io_iggy_append_seconds", 6.0), // with the events, which are one batch
+            ("owned_io_iggy_poll_seconds", 1.0),
+        ] {
+            assert!(values[&format!("{name}_count")] >= count_min, "{values:#?}");
+            assert!(values[&format!("{name}_sum")] > 0.0, "{values:#?}");
             let all = values[&format!("{name}_bucket{{le=\"+Inf\"}}")];
             assert_eq!(all, values[&format!("{name}_count")]);
         }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::net::TcpListener;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -14,6 +14,7 @@ use seccompiler::{
     SeccompRule, apply_filter,
 };
 
+use super::iggy::{Directory, password_file};
 use super::server::{RUNTIMES, Server, echoed, ended, program};
 
 /// The user without privileges. By convention it has this number everywhere.
@@ -97,6 +98,25 @@ fn a_refusal_to_start_is_one_sentence() {
     for absent in ALL_RUNTIMES.iter().filter(|name| !RUNTIMES.contains(name)) {
         let said = sentence(program(&["--runtime", absent, "--echo", "127.0.0.1:0"]));
         assert!(said.contains(&format!("build with --features {absent}")), "{absent}: {said}");
+    }
+}
+
+#[test]
+fn a_data_directory_without_permission_is_refused() {
+    let program = Program::for_nobody();
+    let password = password_file("permission");
+    let dir = Directory(program.0.with_extension("data"));
+    fs::DirBuilder::new().mode(0).create(&dir.0).unwrap();
+    for runtime in RUNTIMES {
+        let args = [
+            ["--runtime", runtime],
+            ["--tcp", "127.0.0.1:0"],
+            ["--iggy-password-file", password.0.to_str().unwrap()],
+            ["--data", dir.0.to_str().unwrap()],
+        ];
+        let said = sentence(program.command(r#"exec "$0" "$@""#, args.as_flattened()));
+        let culprit = format!("--data: cannot open {}/catalogue: Permission denied", dir.0.display());
+        assert!(said.contains(&culprit), "{runtime}: {said}");
     }
 }
 

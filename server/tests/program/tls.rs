@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use iggy_binary_protocol::codes::{LOGIN_USER_CODE, SEND_MESSAGES_CODE};
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use rustls::pki_types::CertificateDer;
 use rustls::version::{TLS12, TLS13};
@@ -16,9 +17,10 @@ use rustls::{
     ALL_VERSIONS, ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned,
     SupportedProtocolVersion,
 };
-use tungstenite::Message;
+use tungstenite::{ClientRequestBuilder, Message};
 
-use super::server::{PATIENCE, RUNTIMES, Server, announce, ended, program};
+use super::iggy::{self, BASIC, LOGIN, batch};
+use super::server::{ENGINES, PATIENCE, RUNTIMES, Server, announce, ended, program};
 
 type Client = StreamOwned<ClientConnection, TcpStream>;
 
@@ -161,31 +163,83 @@ fn services_answer() {
     }
 }
 
-/// There are buffers for as many connections as there may be.
-/// A login, which is answered by the number of the user; then a length over the limit, which is answered by its status
-/// and the end.
+/// Over TCP, and over WebSocket at `/`: what one client sends, the others poll. A length over the limit is answered by its
+/// status and the end.
 #[test]
 fn iggy_answers() {
     let (files, certificate) = Files::new("iggy");
     let password = files.folder.join("password");
     fs::write(&password, "open sesame\n").unwrap();
-    let iggy = ["--tcp-tls", "127.0.0.1:0", "--iggy-password-file", password.to_str().unwrap()];
+    let services = ["--tcp-tls", "127.0.0.1:0", "--https", "127.0.0.1:0"];
+    let always = ["--iggy-password-file", password.to_str().unwrap()];
     let config = trusting(&certificate, ALL_VERSIONS);
-    for runtime in RUNTIMES {
-        let server = Server::start(runtime, &[&iggy[..], &files.options()].concat());
-        let mut client = connect(&server, 0, &config);
-        let login = b"\x1d\0\0\0\x26\0\0\0\x04iggy\x0bopen sesame\0\0\0\0\0\0\0\0";
-        client.write_all(login).unwrap();
-        let mut answer = [1; 12];
-        client.read_exact(&mut answer).unwrap();
-        assert_eq!(answer, [0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]);
-        client.write_all(&[255; 8]).unwrap();
-        client.read_exact(&mut answer[..8]).unwrap();
-        assert_eq!(answer[..8], [80, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(client.read(&mut answer).unwrap(), 0, "behind a close_notify");
+    for (runtime, engine) in
+        RUNTIMES.iter().flat_map(|runtime| ENGINES.iter().map(move |engine| (runtime, engine)))
+    {
+        println!("{runtime}, {engine:?}"); // shown when it fails
+        let options = [&services[..], &always, &files.options(), engine].concat();
+        let server = Server::start(runtime, &options);
+        let upgraded = || {
+            let stream = connect(&server, 1, &config);
+            iggy::Client::WebSocket(tungstenite::client("ws://localhost/", stream).unwrap().0.into())
+        };
+        let mut clients: Vec<iggy::Client<Client>> = (0..4)
+            .map(|n| match n % 2 {
+                0 => iggy::Client::Tcp(connect(&server, 0, &config)),
+                _ => upgraded(),
+            })
+            .collect();
+        for client in &mut clients {
+            assert_eq!(client.ask(LOGIN_USER_CODE, LOGIN), (0, vec![0; 4]));
+        }
+        clients[0].create();
+        let mut payloads = Vec::new();
+        for (n, client) in (1..).zip(&mut clients) {
+            let payload = vec![n; 100 + usize::from(n) * 50_000];
+            assert_eq!(client.ask(SEND_MESSAGES_CODE, &batch(&payload)), (0, vec![]));
+            payloads.push(payload);
+        }
+        for client in &mut clients {
+            assert!(client.poll_all(payloads.len()) == payloads);
+        }
+
+        let mut too_long = connect(&server, 0, &config);
+        too_long.write_all(&[255; 8]).unwrap();
+        let mut answer = [0; 8];
+        too_long.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, [40, 0, 0, 0, 0, 0, 0, 0]); // it has not logged in
+        assert_eq!(too_long.read(&mut answer).unwrap(), 0, "behind a close_notify");
     }
 }
 
+#[test]
+fn messages_are_pushed() {
+    let (files, certificate) = Files::new("tail");
+    let password = files.folder.join("password");
+    fs::write(&password, "open sesame\n").unwrap();
+    let services = ["--tcp-tls", "127.0.0.1:0", "--https", "127.0.0.1:0"];
+    let always = ["--iggy-password-file", password.to_str().unwrap()];
+    let config = trusting(&certificate, ALL_VERSIONS);
+    for runtime in RUNTIMES {
+        println!("{runtime}"); // shown when it fails
+        let server = Server::start(runtime, &[&services[..], &always, &files.options()].concat());
+        let mut producer = iggy::Client::Tcp(connect(&server, 0, &config));
+        assert_eq!(producer.ask(LOGIN_USER_CODE, LOGIN), (0, vec![0; 4]));
+        producer.create();
+        let uri = "ws://localhost/tail/s/t/0".parse().unwrap();
+        let request = ClientRequestBuilder::new(uri).with_header("Authorization", BASIC);
+        let stream = connect(&server, 1, &config);
+        let (mut tail, _) = tungstenite::client(request, stream).unwrap();
+        for len in [1, 100, 100_000] {
+            let payload = vec![b'a'; len];
+            assert_eq!(producer.ask(SEND_MESSAGES_CODE, &batch(&payload)), (0, vec![]));
+            let pushed = tail.read().unwrap().into_text().unwrap();
+            assert!(pushed.ends_with(&format!("\"payload\":\"{}\"}}", "a".repeat(len))));
+        }
+    }
+}
+
+/// There are buffers for as many connections as there may be.
 #[test]
 fn the_only_connection_is_served() {
     let (files, certificate) = Files::new("only");

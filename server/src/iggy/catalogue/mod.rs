@@ -37,6 +37,9 @@ pub use record::{Record, RecordError};
 
 use super::{Name, Status};
 
+// They bound the memory of the catalogue, to about 25 MB with the longest names, and with it its snapshots and the answers
+// that list it. Each partition also takes descriptors (`--data`).
+
 /// The most streams.
 pub const STREAMS_MAX: usize = 1_024;
 /// The most topics of a stream.

@@ -163,9 +163,10 @@ async fn append<R: Runtime>(
     let (count, bytes, payload_bytes) = (batch.count(), batch.bytes(), batch.payload_bytes());
     connection.flush().await?; // the log may take a while
     let to = SendMessagesHeader { messages_count: count, ..request.to.clone() };
+    let began = R::now();
     let appended = request.iggy.append::<R>(to, batch).await;
     if appended.is_ok() {
-        metrics.iggy.appended(count, bytes);
+        metrics.iggy.appended(count, bytes, R::now() - began);
         metrics.events.appended(count, payload_bytes);
     }
     Ok(appended.map_err(|error| refusal(error, request)))

@@ -12,6 +12,7 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use event_listener::Event;
@@ -26,6 +27,7 @@ use crate::context::Resources;
 use crate::iggy::broker::Epoch;
 use crate::iggy::broker::tail::Tailed;
 use crate::iggy::workers::Iggy;
+use crate::metrics::WorkerMetrics;
 
 /// The bytes that a topic keeps for slow subscribers. Who is further behind reads on from the log. A batch of 1,000
 /// messages of 1,000 bytes fits nearly, so that it does not make everybody lag whose socket is full for a moment.
@@ -61,6 +63,7 @@ pub(super) struct Feed {
     wanted: RefCell<BTreeMap<u64, usize>>,
     /// Notified when one of them is reached, and at the end.
     reached: Event,
+    metrics: Arc<WorkerMetrics>,
     /// Ends the feeder when it is dropped.
     _alive: Sender<Infallible>,
 }
@@ -87,6 +90,7 @@ impl Feeds {
             topic: RefCell::new(Some(Topic::new::<R>(&worker.websocket_buffers, KEPT_BYTES_MAX))),
             wanted: RefCell::default(),
             reached: Event::new(),
+            metrics: Arc::clone(&worker.metrics),
             _alive: alive,
         });
         self.live.borrow_mut().insert(key, Rc::downgrade(&feed));
@@ -165,6 +169,10 @@ impl Feed {
                 };
                 // When it returns, the message was published in the same poll.
                 topic.send(message).await.ok()?;
+                // A subscriber that lags reads it from the log, and is counted again.
+                let subscribers = topic.subscriber_count();
+                let flow = &self.metrics.traffic.tail_websocket;
+                flow.send(subscribers as u64, subscribers * encoded.len());
             }
         }
         Some(())

@@ -23,8 +23,8 @@ use crate::service::source::WRITE_BYTES_MAX;
 /// The most bytes of messages that are read at once, but one batch at least. It is one write.
 pub(super) const READ_BYTES_MAX: usize = 64 * 1024;
 
-/// How long it is believed that the log ends where it did. Who began a feed further behind would make others wait, who
-/// have read more already, until the feed has caught up.
+/// How long after a read the log is taken to end where it ended then. A feed that begins further behind makes connections
+/// wait that have read more already, until it has caught up.
 const END_AGE_MAX: Duration = Duration::from_millis(100);
 
 /// The work of going to the next message of a batch, in nanoseconds, as in a poll.
@@ -122,6 +122,7 @@ async fn queue<R: Runtime>(
     }
     pushed.encode(encoded);
     drop(room); // the queue reserves the same bytes, before any other connection can
+    ctx.worker.metrics.traffic.tail_websocket.send(1, bytes);
     let part = Fragment::Whole(format.kind());
     if bytes <= COPIED_BYTES_MAX {
         while let Err(error) = outgoing.write_fragment(part, encoded) {

@@ -87,7 +87,7 @@ use crate::iggy::broker::Epoch;
 use crate::iggy::broker::tail::TailError;
 use crate::iggy::workers::Iggy;
 
-/// How many messages a client may send.
+/// How many messages a client may send: a client that only listens sends none, and one that talks costs no more than these.
 pub const IGNORED_MESSAGES_MAX: u64 = 64;
 
 /// How many bytes they may have, all together.
