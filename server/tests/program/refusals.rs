@@ -106,7 +106,7 @@ fn a_data_directory_without_permission_is_refused() {
     let program = Program::for_nobody();
     let password = password_file("permission");
     let dir = Directory(program.0.with_extension("data"));
-    fs::DirBuilder::new().mode(0).create(&dir.0).unwrap();
+    fs::DirBuilder::new().mode(0o000).create(&dir.0).unwrap();
     for runtime in RUNTIMES {
         let args = [
             ["--runtime", runtime],
@@ -115,7 +115,8 @@ fn a_data_directory_without_permission_is_refused() {
             ["--data", dir.0.to_str().unwrap()],
         ];
         let said = sentence(program.command(r#"exec "$0" "$@""#, args.as_flattened()));
-        let culprit = format!("--data: cannot open {}/catalogue: Permission denied", dir.0.display());
+        let culprit =
+            format!("--data: cannot open {}/catalogue: Permission denied", dir.0.display());
         assert!(said.contains(&culprit), "{runtime}: {said}");
     }
 }

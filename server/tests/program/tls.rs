@@ -181,7 +181,9 @@ fn iggy_answers() {
         let server = Server::start(runtime, &options);
         let upgraded = || {
             let stream = connect(&server, 1, &config);
-            iggy::Client::WebSocket(tungstenite::client("ws://localhost/", stream).unwrap().0.into())
+            iggy::Client::WebSocket(
+                tungstenite::client("ws://localhost/", stream).unwrap().0.into(),
+            )
         };
         let mut clients: Vec<iggy::Client<Client>> = (0..4)
             .map(|n| match n % 2 {
