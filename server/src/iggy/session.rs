@@ -97,8 +97,8 @@ impl Session {
             Command::PollMessages(poll) => {
                 let began = C::now();
                 let answer = self.poll::<C>(poll, room).await?;
-                let time = C::now() - began;
-                self.iggy.metrics().iggy.polled(answer.messages(), answer.bytes(), time);
+                let (messages, bytes) = (answer.messages(), answer.bytes());
+                self.iggy.metrics().iggy.polled(messages, bytes, C::now() - began);
                 Ok(answer)
             }
             Command::SendMessages(to, batch) => {

@@ -261,7 +261,7 @@ pub enum AppendError {
     Refused(Status),
 }
 
-/// How often the retention of topics is enforced. It removes whole segments, which take longer than this to fill.
+/// How often the retention of topics is enforced. A topic may keep what was appended meanwhile beyond its limit.
 const RETENTION_PERIOD: Duration = Duration::from_secs(10);
 
 /// Ends soon after the broker.

@@ -162,19 +162,18 @@ impl Metrics {
     /// The text of all metrics. None while the exporter is being set up.
     pub(crate) fn text(&self) -> Option<String> {
         let mut text = self.shared.exporter.text(|feed| self.feed(feed))?;
+        let mut write = |(name, help), of: fn(&WorkerMetrics) -> &Histogram| {
+            let workers = self.shared.workers.iter();
+            let histograms: Vec<_> = workers.map(|worker| of(&worker.metrics)).collect();
+            Histogram::write(&mut text, name, help, &histograms);
+        };
         if self.shared.hub.is_some() {
-            let workers = || self.shared.workers.iter().map(|worker| &worker.metrics.iggy);
-            let appends: Vec<_> = workers().map(|iggy| &iggy.append_seconds).collect();
-            Histogram::write(&mut text, APPEND_SECONDS.0, APPEND_SECONDS.1, &appends);
-            let polls: Vec<_> = workers().map(|iggy| &iggy.poll_seconds).collect();
-            Histogram::write(&mut text, POLL_SECONDS.0, POLL_SECONDS.1, &polls);
+            write(APPEND_SECONDS, |worker| &worker.iggy.append_seconds);
+            write(POLL_SECONDS, |worker| &worker.iggy.poll_seconds);
         }
         if self.shared.has_log {
-            let logs = || self.shared.workers.iter().map(|worker| &worker.metrics.log);
-            let groups: Vec<_> = logs().map(|log| &log.group_batches).collect();
-            Histogram::write(&mut text, GROUP_BATCHES.0, GROUP_BATCHES.1, &groups);
-            let syncs: Vec<_> = logs().map(|log| &log.sync_seconds).collect();
-            Histogram::write(&mut text, SYNC_SECONDS.0, SYNC_SECONDS.1, &syncs);
+            write(GROUP_BATCHES, |worker| &worker.log.group_batches);
+            write(SYNC_SECONDS, |worker| &worker.log.sync_seconds);
         }
         Some(text)
     }

@@ -215,7 +215,7 @@ pub struct IggyMetrics {
     pub(super) poll_seconds: Histogram,
 }
 
-/// In nanoseconds: a batch in memory takes some microseconds, one that waits for a sync as long as [`SYNC_BOUNDS`] say.
+/// In nanoseconds: a batch in memory takes some microseconds, and one that waits for a sync as long as that.
 const COMMAND_BOUNDS: &[u64] = &[
     5_000,
     10_000,
@@ -352,23 +352,7 @@ const GROUP_BOUNDS: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 4_0
 
 /// In nanoseconds: a disk with a cache of its own takes tens of microseconds, a disk that turns tens of milliseconds, and a
 /// disk that fails takes seconds.
-const SYNC_BOUNDS: &[u64] = &[
-    50_000,
-    100_000,
-    250_000,
-    500_000,
-    1_000_000,
-    2_500_000,
-    5_000_000,
-    10_000_000,
-    25_000_000,
-    50_000_000,
-    100_000_000,
-    250_000_000,
-    500_000_000,
-    1_000_000_000,
-    5_000_000_000,
-];
+const SYNC_BOUNDS: &[u64] = COMMAND_BOUNDS.split_at(3).1;
 
 impl Default for LogMetrics {
     fn default() -> Self {

@@ -19,7 +19,7 @@ use rustls::{
 };
 use tungstenite::{ClientRequestBuilder, Message};
 
-use super::iggy::{self, BASIC, LOGIN, batch};
+use super::iggy::{self, BASIC, LOGIN, batch, password_file};
 use super::server::{ENGINES, PATIENCE, RUNTIMES, Server, announce, ended, program};
 
 type Client = StreamOwned<ClientConnection, TcpStream>;
@@ -163,34 +163,34 @@ fn services_answer() {
     }
 }
 
-/// Over TCP, and over WebSocket at `/`: what one client sends, the others poll. A length over the limit is answered by its
-/// status and the end.
+/// Starts a server for Iggy's clients: the service 0 over TCP, and 1 over HTTP.
+fn start_iggy(runtime: &str, files: &Files, password: &iggy::File, engine: &[&str]) -> Server {
+    let services = ["--tcp-tls", "127.0.0.1:0", "--https", "127.0.0.1:0"];
+    let password = ["--iggy-password-file", password.0.to_str().unwrap()];
+    Server::start(runtime, &[&services[..], &password, &files.options(), engine].concat())
+}
+
+/// Over TCP, and over WebSocket at `/`: what one client sends, all poll. A length over the limit is answered by its status
+/// and the end.
 #[test]
 fn iggy_answers() {
     let (files, certificate) = Files::new("iggy");
-    let password = files.folder.join("password");
-    fs::write(&password, "open sesame\n").unwrap();
-    let services = ["--tcp-tls", "127.0.0.1:0", "--https", "127.0.0.1:0"];
-    let always = ["--iggy-password-file", password.to_str().unwrap()];
+    let password = password_file("tls");
     let config = trusting(&certificate, ALL_VERSIONS);
     for (runtime, engine) in
         RUNTIMES.iter().flat_map(|runtime| ENGINES.iter().map(move |engine| (runtime, engine)))
     {
         println!("{runtime}, {engine:?}"); // shown when it fails
-        let options = [&services[..], &always, &files.options(), engine].concat();
-        let server = Server::start(runtime, &options);
-        let upgraded = || {
+        let server = start_iggy(runtime, &files, &password, engine);
+        let upgrade = || {
             let stream = connect(&server, 1, &config);
-            iggy::Client::WebSocket(
-                tungstenite::client("ws://localhost/", stream).unwrap().0.into(),
-            )
+            tungstenite::client("ws://localhost/", stream).unwrap().0
         };
-        let mut clients: Vec<iggy::Client<Client>> = (0..4)
-            .map(|n| match n % 2 {
-                0 => iggy::Client::Tcp(connect(&server, 0, &config)),
-                _ => upgraded(),
-            })
-            .collect();
+        let mut clients: Vec<iggy::Client<Client>> = Vec::new();
+        for _ in 0..2 {
+            clients.push(iggy::Client::Tcp(connect(&server, 0, &config)));
+            clients.push(iggy::Client::WebSocket(upgrade().into()));
+        }
         for client in &mut clients {
             assert_eq!(client.ask(LOGIN_USER_CODE, LOGIN), (0, vec![0; 4]));
         }
@@ -205,26 +205,25 @@ fn iggy_answers() {
             assert!(client.poll_all(payloads.len()) == payloads);
         }
 
-        let mut too_long = connect(&server, 0, &config);
-        too_long.write_all(&[255; 8]).unwrap();
-        let mut answer = [0; 8];
-        too_long.read_exact(&mut answer).unwrap();
-        assert_eq!(answer, [40, 0, 0, 0, 0, 0, 0, 0]); // it has not logged in
-        assert_eq!(too_long.read(&mut answer).unwrap(), 0, "behind a close_notify");
+        let iggy::Client::Tcp(logged_in) = clients.swap_remove(0) else { unreachable!() };
+        for (mut too_long, status) in [(connect(&server, 0, &config), 40), (logged_in, 80)] {
+            too_long.write_all(&[255; 8]).unwrap();
+            let mut answer = [0; 8];
+            too_long.read_exact(&mut answer).unwrap();
+            assert_eq!(answer, [status, 0, 0, 0, 0, 0, 0, 0]);
+            assert_eq!(too_long.read(&mut answer).unwrap(), 0, "behind a close_notify");
+        }
     }
 }
 
 #[test]
 fn messages_are_pushed() {
     let (files, certificate) = Files::new("tail");
-    let password = files.folder.join("password");
-    fs::write(&password, "open sesame\n").unwrap();
-    let services = ["--tcp-tls", "127.0.0.1:0", "--https", "127.0.0.1:0"];
-    let always = ["--iggy-password-file", password.to_str().unwrap()];
+    let password = password_file("tail-tls");
     let config = trusting(&certificate, ALL_VERSIONS);
     for runtime in RUNTIMES {
         println!("{runtime}"); // shown when it fails
-        let server = Server::start(runtime, &[&services[..], &always, &files.options()].concat());
+        let server = start_iggy(runtime, &files, &password, &[]);
         let mut producer = iggy::Client::Tcp(connect(&server, 0, &config));
         assert_eq!(producer.ask(LOGIN_USER_CODE, LOGIN), (0, vec![0; 4]));
         producer.create();

@@ -37,8 +37,8 @@ pub use record::{Record, RecordError};
 
 use super::{Name, Status};
 
-// They bound the memory of the catalogue, to about 25 MB with the longest names, and with it its snapshots and the answers
-// that list it. Each partition also takes descriptors (`--data`).
+// These limits bound the memory of the catalogue, its snapshots, and the answers that list it: to about 25 MB with the longest
+// names, by the sizes of the parts. That is not measured. A partition on disk also takes descriptors.
 
 /// The most streams.
 pub const STREAMS_MAX: usize = 1_024;
