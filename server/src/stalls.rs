@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use owned_io::Runtime;
+use owned_io::{Runtime, coop};
 use owned_io_stalls::{Config, Detector, Gauge, Probe};
 use tracing::warn;
 
@@ -167,6 +167,7 @@ impl Stalls {
     ) {
         let (Some(detector), Some(queues)) = (&self.detector, queues) else { return };
         let heart = detector.watch_current_thread(&id.to_string());
+        heart.set_poll_counter(coop::poll_counter());
         let (budget, application) = (resources.budget.clone(), Rc::clone(&resources.application));
         let (mut bytes, mut messages) = (Share::of(&queues.bytes), Share::of(&queues.application));
         let hops = queues.hops.clone();

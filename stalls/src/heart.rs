@@ -2,8 +2,8 @@
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,16 @@ impl Heart {
     /// allocation, no system call. About 50 ns.
     pub fn beat(&self) {
         self.state.beat();
+    }
+
+    /// Tells the watchdog where the program counts the polls of tasks of this event loop. With it, a loop that is late
+    /// because thousands of tasks are ready gets the verdict [`Overload`](crate::Class::Overload). Without, no sample
+    /// of its stack tells that from one task that keeps the loop busy.
+    ///
+    /// The first counter stays. The loop adds to it and the watchdog reads it; a relaxed load and store are enough.
+    /// [`owned_io::coop::poll_counter`](https://docs.rs/owned-io) is such a counter.
+    pub fn set_poll_counter(&self, polls: Arc<AtomicU64>) {
+        let _ = self.state.polls.set(polls);
     }
 
     /// How long to sleep between two beats.
@@ -101,6 +111,8 @@ pub(crate) struct HeartState {
     pub(crate) thread: Option<ThreadRef>,
     /// The counters of the thread when it was registered.
     pub(crate) first: Option<Baseline>,
+    /// How often tasks of the loop were polled, if the program counts that.
+    polls: OnceLock<Arc<AtomicU64>>,
     last_beat: AtomicU64,
     /// Whether the task waits for ticks, and does not sleep.
     pub(crate) uses_ticks: AtomicBool,
@@ -132,6 +144,7 @@ impl HeartState {
             epoch,
             first: thread.as_ref().map(Baseline::of),
             thread,
+            polls: OnceLock::new(),
             last_beat: AtomicU64::new(nanos(epoch.elapsed())),
             uses_ticks: AtomicBool::new(false),
             woken_at: AtomicU64::new(0),
@@ -197,6 +210,11 @@ impl HeartState {
         let Some(due) = self.due() else { return self.interval + late };
         let until = Duration::from_nanos(due) + late;
         until.saturating_sub(self.epoch.elapsed())
+    }
+
+    /// How often tasks of the loop were polled, if the program counts that.
+    pub(crate) fn polls(&self) -> Option<u64> {
+        self.polls.get().map(|polls| polls.load(Relaxed))
     }
 
     /// When the heart last beat. It identifies the silence since.

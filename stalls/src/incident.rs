@@ -54,14 +54,17 @@ impl Incident {
     }
 
     /// Takes what was seen later. If that explains nothing, what was seen earlier stays: the thread may have been on
-    /// its way back to the loop. But a wait for a CPU explains the moment alone: a stall that begins so may last
-    /// because of what the thread does, and that may be no more than possible.
+    /// its way back to the loop. But a wait for a CPU, and overload, explain the moment alone: a stall that begins so may
+    /// last because of what the thread does, and that may be no more than possible.
     pub(crate) fn update(&mut self, lasted_ms: u64, evidence: Evidence, verdict: Verdict) {
         self.lasted_ms = lasted_ms;
         let explained = self.verdict.confidence() > Confidence::Possible;
-        let is_wait_over = self.verdict.class() == Class::WaitingForCpu
-            && matches!(verdict.class(), Class::BlockedLoop | Class::ConnectionOwnsWorker);
-        if !explained || is_wait_over || verdict.confidence() > Confidence::Possible {
+        let is_passing = matches!(self.verdict.class(), Class::WaitingForCpu | Class::Overload);
+        let is_lasting = matches!(
+            verdict.class(),
+            Class::BlockedLoop | Class::ConnectionOwnsWorker | Class::SelfWakingTask
+        );
+        if !explained || is_passing && is_lasting || verdict.confidence() > Confidence::Possible {
             (self.evidence, self.verdict) = (evidence, verdict);
         }
     }

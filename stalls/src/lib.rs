@@ -39,6 +39,7 @@ pub use verdict::{Class, Confidence, Finding, Verdict, judge};
 /// Beats `heart` on a runtime of `owned-io`, without an end. Spawn it on the worker.
 #[cfg(feature = "owned-io")]
 pub async fn heartbeat<R: owned_io::Clock>(heart: Heart) {
+    heart.set_poll_counter(owned_io::coop::poll_counter());
     loop {
         heart.beat();
         R::sleep(heart.interval()).await;

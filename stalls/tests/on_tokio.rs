@@ -3,7 +3,9 @@
 mod common;
 
 use std::io::{Read, Write};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use common::{End, has_function, wait_for, wait_for_end};
 use owned_io_stalls::{Class, Confidence, Config, Detector, Heart, Incident};
@@ -225,11 +227,11 @@ fn a_heart_that_waits_for_ticks() {
             }
         };
         let mut beating = std::pin::pin!(beating);
-        let until = std::time::Instant::now() + common::LIMIT;
+        let until = Instant::now() + common::LIMIT;
         std::future::poll_fn(|cx| {
             assert!(beating.as_mut().poll(cx).is_pending());
             let beats = detector.snapshot().workers[0].lateness.beats;
-            assert!(std::time::Instant::now() < until, "{beats} beats");
+            assert!(Instant::now() < until, "{beats} beats");
             if beats > 20 { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
         })
         .await;
@@ -296,4 +298,52 @@ fn assert_only_cpu(detector: &Detector) {
     let others: Vec<_> =
         incidents.iter().filter(|it| it.verdict.class() != Class::WaitingForCpu).collect();
     assert!(others.is_empty(), "{others:#?}");
+}
+
+/// The loop gets through its ready tasks in 120 ms, over and over, and counts their polls.
+#[test]
+fn thousands_of_ready_tasks() {
+    let detector = Detector::start(Config::default()).unwrap();
+    let end = End::default();
+    let (watching, ended) = (detector.clone(), end.clone());
+    let worker = std::thread::spawn(move || {
+        let heart = watching.watch_current_thread("worker 0");
+        let polls = Arc::new(AtomicU64::new(0));
+        heart.set_poll_counter(Arc::clone(&polls));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            tokio::spawn(beat(heart));
+            let tasks: Vec<_> = (0..4_000)
+                .map(|_| {
+                    let (polls, ended) = (Arc::clone(&polls), ended.clone());
+                    tokio::spawn(async move {
+                        while !ended.is_set() {
+                            polls.fetch_add(1, Relaxed);
+                            works(Duration::from_micros(30));
+                            tokio::task::yield_now().await;
+                        }
+                    })
+                })
+                .collect();
+            for task in tasks {
+                task.await.unwrap();
+            }
+        });
+    });
+    let incident = wait_for(&detector, "tasks", |it| it.verdict.has(Class::Overload));
+    end.set();
+    worker.join().unwrap();
+    assert!(incident.evidence.threads[0].polls.is_some_and(|polls| polls > 100), "{incident:#?}");
+    assert!(incident.to_string().contains("polled tasks"), "{incident}");
+    let blames = |it: &Incident| {
+        let mut findings = it.verdict.findings.iter();
+        findings.any(|it| matches!(it.class, Class::BlockedLoop | Class::ConnectionOwnsWorker))
+    };
+    assert!(!detector.incidents().iter().any(|it| blames(it)), "{:#?}", detector.incidents());
+}
+
+#[inline(never)]
+fn works(time: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < time {}
 }

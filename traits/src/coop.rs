@@ -28,7 +28,9 @@
 
 pub mod cost;
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::Clock;
@@ -44,6 +46,9 @@ thread_local! {
     /// The rest of the budget of the current poll on this thread, in nanoseconds. Negative if the last piece
     /// of work exceeded it.
     static LEFT: Cell<i64> = const { Cell::new(POLL_BUDGET_NANOS as i64) };
+
+    /// The polls of tasks on this thread, if somebody asked for them.
+    static POLLS: OnceCell<Arc<AtomicU64>> = const { OnceCell::new() };
 }
 
 /// Subtracts `nanos` nanoseconds of work from the budget of the current poll.
@@ -91,6 +96,21 @@ pub async fn yield_if_exhausted<C: Clock>() {
 #[inline]
 pub fn refill() {
     LEFT.set(POLL_BUDGET_NANOS.into());
+    // A task may be dropped while the thread ends, when the counter is gone.
+    let _ = POLLS.try_with(|polls| {
+        if let Some(polls) = polls.get() {
+            polls.store(polls.load(Relaxed).wrapping_add(1), Relaxed); // this thread alone writes
+        }
+    });
+}
+
+/// The number of polls of tasks on the calling thread: of [refills](refill), from the first call on. Any thread may
+/// read it.
+///
+/// It tells a thread that works through many ready tasks from one that a single task keeps busy. Counting costs a
+/// load and a store for each poll, and nothing where nobody has asked.
+pub fn poll_counter() -> Arc<AtomicU64> {
+    POLLS.with(|polls| Arc::clone(polls.get_or_init(Arc::default)))
 }
 
 /// Adds a microsecond to the budget. Backends call it when an operation yields because the budget is used up.
@@ -124,5 +144,16 @@ mod tests {
         assert!(has_budget(), "the yields have paid for the excess");
         refill();
         assert_eq!(spent_nanos(), 0);
+    }
+
+    #[test]
+    fn polls_are_counted_by_thread_once_somebody_asks() {
+        refill();
+        let polls = poll_counter();
+        assert_eq!(polls.load(Relaxed), 0);
+        (0..3).for_each(|_| refill());
+        let others = std::thread::spawn(poll_counter).join().unwrap();
+        assert_eq!((poll_counter().load(Relaxed), others.load(Relaxed)), (3, 0));
+        assert!(Arc::ptr_eq(&polls, &poll_counter()));
     }
 }

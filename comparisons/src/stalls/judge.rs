@@ -9,7 +9,7 @@ use super::scheduler::is_waiting;
 use super::watch::Sample;
 
 /// The classes of the detector, as its JSON names them. A test compares them with the detector's own.
-pub(crate) const CLASSES: [&str; 16] = [
+pub(crate) const CLASSES: [&str; 17] = [
     "accept_starvation",
     ACCEPT_QUEUE_OVERFLOW,
     "unsubmitted_entries",
@@ -23,6 +23,7 @@ pub(crate) const CLASSES: [&str; 16] = [
     "completion_queue_overflow",
     "connection_owns_worker",
     "blocked_log",
+    "overload",
     "waiting_for_cpu",
     "memory_pressure",
     UNKNOWN,

@@ -188,7 +188,7 @@ fn computation(evidence: &Evidence) -> Option<Finding> {
     let thread = evidence.threads.iter().find(|thread| is_running(evidence, thread))?;
     let is_loop = super::cpu::self_waking_task(evidence).is_some();
     let is_socket = super::cpu::connection_owns_worker(evidence).is_some();
-    if is_loop || is_socket || super::cpu::may_be_load(evidence, thread) {
+    if is_loop || is_socket || super::load::may_be_load(evidence, thread) {
         return None;
     }
     let not_told = why_not_told(thread);

@@ -1,6 +1,7 @@
 //! The thread runs, or is ready to run.
 
-use super::frames::{culprit, is_in_allocator, is_in_scheduler, is_in_socket_call, why_not_told};
+use super::frames::{culprit, is_in_scheduler, is_in_socket_call, why_not_told};
+use super::load::may_be_load;
 use super::{Class, Confidence, Finding};
 use crate::evidence::{Evidence, Look, Thread};
 
@@ -9,9 +10,6 @@ const MOSTLY_PERCENT: u64 = 50;
 
 /// A thread that waited for a CPU for less of the stall, in percent, has another cause.
 const WAITED_PERCENT_MIN: u64 = 20;
-
-/// A stall that is shorter than this many thresholds may be load alone.
-const LOAD_THRESHOLDS_MAX: u64 = 4;
 
 /// Whether a thread runs, and did for most of the time or much longer than the threshold.
 pub(super) fn is_running(evidence: &Evidence, thread: &Thread) -> bool {
@@ -78,22 +76,6 @@ fn waited_ms(thread: &Thread, late_ms: u64) -> Option<u64> {
 fn waited_percent(thread: &Thread, late_ms: u64) -> u64 {
     let waited_ms = waited_ms(thread, late_ms).unwrap_or(0);
     waited_ms.saturating_mul(100) / thread.window_ms.min(late_ms).max(1)
-}
-
-/// Whether a stall may be load alone: the thread runs, the stall is short, and nothing shows that the thread stays in
-/// one task. It moves bytes, allocates, goes from task to task, or its stacks do not tell. With thousands of ready
-/// connections, or new ones, one iteration of the loop takes that long, and no sample tells whether the connections are
-/// different ones.
-pub(super) fn may_be_load(evidence: &Evidence, thread: &Thread) -> bool {
-    let is_short = evidence
-        .late_ms
-        .is_some_and(|late| late < evidence.threshold_ms.saturating_mul(LOAD_THRESHOLDS_MAX));
-    let may_change_task = |stack| {
-        is_in_socket_call(stack) || is_in_allocator(stack) || is_in_scheduler(stack) == Some(true)
-    };
-    is_short
-        && is_running(evidence, thread)
-        && (why_not_told(thread).is_some() || thread.stacks.iter().any(may_change_task))
 }
 
 /// The stacks show the scheduler at work, and the heart does not beat: the scheduler always finds a ready task.

@@ -4,6 +4,7 @@ mod accept;
 mod blocked;
 mod cpu;
 mod frames;
+mod load;
 mod resources;
 mod ring;
 
@@ -45,6 +46,8 @@ pub enum Class {
     ConnectionOwnsWorker,
     /// The event loop waits for whoever reads its log.
     BlockedLog,
+    /// More tasks are ready than the event loop gets through in the threshold, and each is polled in turn.
+    Overload,
     /// The thread could run and got no CPU.
     WaitingForCpu,
     /// The thread waits for memory: its pages are read from a disk.
@@ -114,11 +117,12 @@ pub fn judge(evidence: &Evidence) -> Verdict {
         return Verdict { findings: vec![unknown(evidence)] };
     }
     // In this order where two are equally sure: a cause before what follows from it.
-    let examine: [fn(&Evidence) -> Option<Finding>; 15] = [
+    let examine: [fn(&Evidence) -> Option<Finding>; 16] = [
         resources::out_of_descriptors,
         cpu::waiting_for_cpu,
         blocked::memory_pressure,
         blocked::blocked_log,
+        load::overload,
         cpu::self_waking_task,
         cpu::connection_owns_worker,
         blocked::blocked_loop,
@@ -151,7 +155,7 @@ fn unknown(evidence: &Evidence) -> Finding {
         }
     }
     sentences.extend(ring::unread_completions(evidence));
-    if evidence.threads.iter().any(|thread| cpu::may_be_load(evidence, thread)) {
+    if evidence.threads.iter().any(|thread| load::may_be_load(evidence, thread)) {
         sentences.push(
             "That may be load alone: thousands of ready connections make one iteration of the loop that long.".into(),
         );
@@ -182,6 +186,7 @@ impl Class {
             Self::CompletionQueueOverflow => "completion_queue_overflow",
             Self::ConnectionOwnsWorker => "connection_owns_worker",
             Self::BlockedLog => "blocked_log",
+            Self::Overload => "overload",
             Self::WaitingForCpu => "waiting_for_cpu",
             Self::MemoryPressure => "memory_pressure",
             Self::Unknown => "unknown",
@@ -205,6 +210,7 @@ impl fmt::Display for Class {
             Self::CompletionQueueOverflow => "completion queue overflow",
             Self::ConnectionOwnsWorker => "one connection keeps the worker",
             Self::BlockedLog => "blocked log",
+            Self::Overload => "overload",
             Self::WaitingForCpu => "waiting for a CPU",
             Self::MemoryPressure => "waiting for memory",
             Self::Unknown => "unknown",

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use std::time::{Duration, Instant};
 
 use super::{EXAMINATIONS_MAX, Subject, Watchdog};
+use crate::evidence::Thread;
 use crate::examine::{Baseline, has_ended};
 use crate::heart::HeartState;
 use crate::stack::ThreadRef;
@@ -15,6 +16,8 @@ const BASELINE_INTERVAL: Duration = Duration::from_secs(1);
 /// Counters of a heart's thread. They are taken in each silence that may become a stall, and now and then.
 pub(super) struct HeartBaseline {
     baseline: Baseline,
+    /// The polls of tasks until then, if the program counts them.
+    polls: Option<u64>,
     taken: Instant,
     /// The beat before the silence in which it was taken. `None`: the heart was not late.
     pub(super) silent_since: Option<u64>,
@@ -63,15 +66,14 @@ impl Watchdog<'_> {
                     .push(format!("threads: {EXAMINATIONS_MAX} examined in this minute"));
             }
             Some(thread) => {
-                let known = self.baselines.get(&key).map(|known| &known.baseline);
-                let known = known.or(heart.first.as_ref());
-                let baseline = known.cloned().unwrap_or_else(|| Baseline::of(thread));
-                evidence.threads.push(self.examiner.examine(
-                    thread,
-                    &baseline,
-                    &is_over,
-                    &mut evidence.unseen,
-                ));
+                let known = self.baselines.get(&key);
+                let baseline = known.map(|known| &known.baseline).or(heart.first.as_ref());
+                let baseline = baseline.cloned().unwrap_or_else(|| Baseline::of(thread));
+                // Before the examination, which takes some milliseconds more than the window.
+                let polls = known.and_then(|known| heart.polls()?.checked_sub(known.polls?));
+                let unseen = &mut evidence.unseen;
+                let found = self.examiner.examine(thread, &baseline, &is_over, unseen);
+                evidence.threads.push(Thread { polls, ..found });
             }
             None => self.examine_pool(&heart.name, &is_over, &mut evidence),
         }
@@ -90,8 +92,9 @@ impl Watchdog<'_> {
                     && known.taken.elapsed() >= BASELINE_INTERVAL
         });
         if is_needed {
-            let (baseline, taken) = (Baseline::of(thread), Instant::now());
-            self.baselines.insert(heart.id, HeartBaseline { baseline, taken, silent_since });
+            let (baseline, polls) = (Baseline::of(thread), heart.polls());
+            let taken = Instant::now();
+            self.baselines.insert(heart.id, HeartBaseline { baseline, polls, taken, silent_since });
         }
     }
 }
