@@ -112,7 +112,8 @@ pub struct Look {
     pub gauges: Vec<GaugeValue>,
     /// The last probe.
     pub probe: Option<ProbeResult>,
-    /// Time that some task of the machine waited for memory, in microseconds since boot.
+    /// Time that some task waited for memory, in microseconds: of this process's cgroup if the kernel shows that, else of
+    /// the machine.
     pub memory_pressure_us: Option<u64>,
     /// Time that the hypervisor ran others, in clock ticks of 10 ms, over all CPUs.
     pub steal_ticks: Option<u64>,

@@ -62,7 +62,7 @@ struct Missing {
 
 /// What a request for a name gets.
 #[derive(Debug)]
-pub enum Found {
+pub enum Lookup {
     /// The object.
     Stored(Arc<Stored>),
     /// An object that is not fresh any more. If there is a fetch, the caller starts it.
@@ -116,12 +116,12 @@ impl Objects {
     }
 
     /// What a request for `name` gets. At most one fetch for each name exists at a time.
-    pub fn find(self: &Arc<Self>, name: &ObjectName<'_>, now: Instant) -> Found {
+    pub fn find(self: &Arc<Self>, name: &ObjectName<'_>, now: Instant) -> Lookup {
         let name = name.as_str();
         let mut cache = self.lock();
         if let Some(missing) = cache.missing.get_mut(name) {
             if now < missing.until {
-                return Found::Missing(missing.status);
+                return Lookup::Missing(missing.status);
             }
             cache.missing.remove(name);
         }
@@ -129,38 +129,41 @@ impl Objects {
         let transfer = || Arc::new(Transfer::new(self.block_bytes));
         let Some(entry) = cache.entries.use_entry(name) else {
             if !has_room {
-                return Found::Busy;
+                return Lookup::Busy;
             }
             let (name, transfer) = (Arc::<str>::from(name), transfer());
             let entry = Entry { transfer: Some(Arc::clone(&transfer)), ..Entry::default() };
             cache.entries.insert(Arc::clone(&name), entry);
-            return Found::Transfer(Arc::clone(&transfer), Some(self.fetch(cache, name, transfer)));
+            return Lookup::Transfer(
+                Arc::clone(&transfer),
+                Some(self.fetch(cache, name, transfer)),
+            );
         };
         match &entry.stored {
-            Some(stored) if stored.is_fresh(now) => return Found::Stored(Arc::clone(stored)),
+            Some(stored) if stored.is_fresh(now) => return Lookup::Stored(Arc::clone(stored)),
             Some(stored) if stored.is_usable(now) => {
                 let stored = Arc::clone(stored);
                 let may_retry = entry.retry_at.is_none_or(|at| now >= at);
                 if entry.transfer.is_some() || !may_retry || !has_room {
-                    return Found::Stale(stored, None);
+                    return Lookup::Stale(stored, None);
                 }
                 let transfer = transfer();
                 entry.transfer = Some(Arc::clone(&transfer));
-                return Found::Stale(stored, Some(self.fetch(cache, name.into(), transfer)));
+                return Lookup::Stale(stored, Some(self.fetch(cache, name.into(), transfer)));
             }
             Some(_) | None => {}
         }
         if let Some(transfer) = &entry.transfer {
-            return Found::Transfer(Arc::clone(transfer), None);
+            return Lookup::Transfer(Arc::clone(transfer), None);
         }
         if !has_room {
-            return Found::Busy;
+            return Lookup::Busy;
         }
         let (expired, transfer) = (entry.stored.take(), transfer());
         entry.transfer = Some(Arc::clone(&transfer));
         let fetch = self.fetch(cache, name.into(), Arc::clone(&transfer));
         drop(expired); // outside of the lock
-        Found::Transfer(transfer, Some(fetch))
+        Lookup::Transfer(transfer, Some(fetch))
     }
 
     pub(super) const fn block_bytes(&self) -> usize {

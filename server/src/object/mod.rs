@@ -36,7 +36,7 @@ mod transfer;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-pub use cache::{CONNECTIONS_MAX, ENTRIES_MAX, FETCHES_MAX, Found, MISSING_MAX, Objects, Totals};
+pub use cache::{CONNECTIONS_MAX, ENTRIES_MAX, FETCHES_MAX, Lookup, MISSING_MAX, Objects, Totals};
 pub use condition::Choice;
 pub use fetch::{Failure, Fetch, MISSING_TIME, RETRY_TIME};
 pub use freshness::{CacheControl, Lifetime};

@@ -27,7 +27,7 @@ impl Files {
             netstat: OpenFile::new("/proc/self/net/netstat"),
             sockstat: OpenFile::new("/proc/self/net/sockstat"),
             local_ports: OpenFile::new("/proc/sys/net/ipv4/ip_local_port_range"),
-            memory_pressure: OpenFile::new("/proc/pressure/memory"),
+            memory_pressure: OpenFile::new(memory_pressure_path()),
             stat: OpenFile::new("/proc/stat"),
             cpu_stats: cpu_stat_paths().into_iter().map(OpenFile::new).collect(),
         }
@@ -47,6 +47,17 @@ impl Looker {
         // Each counts what its own quota stopped.
         look.throttled_us = throttled.reduce(u64::saturating_add);
     }
+}
+
+/// The memory pressure of this process's cgroup, which has a limit of its own in a container, or that of the machine.
+fn memory_pressure_path() -> String {
+    let own = || {
+        let text = proc::read("/proc/self/cgroup").ok()?;
+        let cgroup = machine::parse_cgroup(&text, "memory")?.trim_end_matches('/');
+        let path = format!("/sys/fs/cgroup{cgroup}/memory.pressure");
+        fs::metadata(&path).is_ok().then_some(path)
+    };
+    own().unwrap_or_else(|| "/proc/pressure/memory".to_owned())
 }
 
 /// The files with the throttled times of this process's cgroup and of those around it.

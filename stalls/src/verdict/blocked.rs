@@ -94,7 +94,7 @@ pub(super) fn memory_pressure(evidence: &Evidence) -> Option<Finding> {
     let (pressure_us, covered_ms) = difference(evidence, |look| look.memory_pressure_us);
     let is_in_fault = is_in_fault(thread);
     let mut sentences = vec![format!(
-        "Thread {} ({}) had {} page faults that read from a disk{}; tasks of the machine waited for memory for {} ms \
+        "Thread {} ({}) had {} page faults that read from a disk{}; tasks waited for memory for {} ms \
          of {covered_ms} ms.",
         thread.tid,
         thread.name,

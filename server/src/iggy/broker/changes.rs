@@ -22,7 +22,7 @@ impl Broker {
     ///
     /// A change of many records lets others run in between. It ends before its next record when the broker closes.
     pub(super) async fn change(&self, command: Command) -> Result<Answer, Status> {
-        let _turn = self.changing.lock().await; // between check and change nothing else changes
+        let _guard = self.changing.lock().await; // between check and change nothing else changes
         if self.is_closing.get() {
             return Err(Status::Disconnected);
         }

@@ -110,7 +110,7 @@ impl Broker {
     pub async fn close(&self) -> Result<(), Status> {
         self.is_closing.set(true);
         // Changes that wait for the lock get it afterwards, and are refused.
-        let _turn = self.changing.lock().await;
+        let _guard = self.changing.lock().await;
         self.storage.close().await
     }
 

@@ -65,7 +65,7 @@ impl Broker {
         if let Some(start) = self.try_find_tail(place)? {
             return Ok(start);
         }
-        let _turn = self.changing.lock().await;
+        let _guard = self.changing.lock().await;
         self.try_find_tail(place)?.ok_or(Status::Error)
     }
 

@@ -16,14 +16,14 @@ fn objects(memory_max: usize) -> Arc<Objects> {
     Arc::new(Objects::new(config))
 }
 
-fn find(objects: &Arc<Objects>, name: &str, now: Instant) -> Found {
+fn find(objects: &Arc<Objects>, name: &str, now: Instant) -> Lookup {
     objects.find(&ObjectName::new(name).unwrap(), now)
 }
 
 /// The fetch of an object that is not there.
 fn miss(objects: &Arc<Objects>, name: &str, now: Instant) -> Fetch {
     match find(objects, name, now) {
-        Found::Transfer(_, Some(fetch)) => fetch,
+        Lookup::Transfer(_, Some(fetch)) => fetch,
         other => panic!("{name}: {other:?}"),
     }
 }
@@ -35,7 +35,7 @@ fn fill(mut fetch: Fetch, bytes: usize, now: Instant) -> Result<(), Failure> {
 }
 
 fn is_stored(objects: &Arc<Objects>, name: &str, now: Instant) -> bool {
-    matches!(find(objects, name, now), Found::Stored(_))
+    matches!(find(objects, name, now), Lookup::Stored(_))
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn one_request_fetches_and_all_others_join() {
     let (objects, now) = (objects(1 << 20), Instant::now());
     let fetch = miss(&objects, "a", now);
     for _ in 0..10_000 {
-        let Found::Transfer(transfer, None) = find(&objects, "a", now) else { panic!() };
+        let Lookup::Transfer(transfer, None) = find(&objects, "a", now) else { panic!() };
         assert!(Arc::ptr_eq(&transfer, fetch.transfer()));
     }
     assert_eq!(objects.totals().fetches, 1);
@@ -62,21 +62,21 @@ fn an_object_is_fresh_then_stale_then_gone() {
 
     // While it is stale, one request fetches. A failure is followed by another attempt a second later.
     let now = start + 10 * SECOND;
-    let Found::Stale(old, Some(mut fetch)) = find(&objects, "a", now) else { panic!() };
-    assert!(matches!(find(&objects, "a", now), Found::Stale(_, None)));
+    let Lookup::Stale(old, Some(mut fetch)) = find(&objects, "a", now) else { panic!() };
+    assert!(matches!(find(&objects, "a", now), Lookup::Stale(_, None)));
     fetch.fail(Failure::Unreachable, now);
     drop(fetch);
-    assert!(matches!(find(&objects, "a", now), Found::Stale(_, None)));
+    assert!(matches!(find(&objects, "a", now), Lookup::Stale(_, None)));
     let now = now + SECOND;
-    let Found::Stale(_, Some(fetch)) = find(&objects, "a", now) else { panic!() };
+    let Lookup::Stale(_, Some(fetch)) = find(&objects, "a", now) else { panic!() };
     fill(fetch, 6, now).unwrap();
-    let Found::Stored(new) = find(&objects, "a", now) else { panic!() };
+    let Lookup::Stored(new) = find(&objects, "a", now) else { panic!() };
     assert_eq!((old.len(), new.len()), (5, 6));
     assert_ne!(old.etag(), new.etag());
 
     // When its time is over, who asks waits for a new one, also if that was being fetched already.
-    let Found::Stale(_, Some(fetch)) = find(&objects, "a", now + 14 * SECOND) else { panic!() };
-    assert!(matches!(find(&objects, "a", now + 15 * SECOND), Found::Transfer(_, None)));
+    let Lookup::Stale(_, Some(fetch)) = find(&objects, "a", now + 14 * SECOND) else { panic!() };
+    assert!(matches!(find(&objects, "a", now + 15 * SECOND), Lookup::Transfer(_, None)));
     drop(fetch);
     drop(miss(&objects, "a", now + 15 * SECOND));
     assert_eq!(objects.totals().objects, 0);
@@ -89,7 +89,7 @@ fn a_fetch_that_fails_leaves_nothing() {
     let head = Head { length: Some(10), ..Head::default() };
     fetch.begin(head, &CacheControl::default()).unwrap();
     fetch.append(b"12345").unwrap();
-    let Found::Transfer(joined, None) = find(&objects, "a", now) else { panic!() };
+    let Lookup::Transfer(joined, None) = find(&objects, "a", now) else { panic!() };
     assert!(matches!(joined.read(2), Arrival::Bytes(bytes) if bytes == "345"));
     assert_eq!(fetch.complete(now), Err(Failure::Truncated));
     assert_eq!(fetch.append(b"678901"), Err(Failure::TooLong));
@@ -123,15 +123,15 @@ fn what_is_missing_is_believed_for_a_while() {
     fetch.missing(410, &CacheControl::default(), now);
     assert_eq!(fetch.transfer().head(), Some(Err(End::Missing(410))));
     drop(fetch);
-    assert!(matches!(find(&objects, "a", now + 4 * SECOND), Found::Missing(410)));
+    assert!(matches!(find(&objects, "a", now + 4 * SECOND), Lookup::Missing(410)));
     fill(miss(&objects, "a", now + 5 * SECOND), 1, now + 5 * SECOND).unwrap();
 
     // A stale object that its origin has removed is not used any more.
     let now = now + 15 * SECOND;
-    let Found::Stale(_, Some(mut fetch)) = find(&objects, "a", now) else { panic!() };
+    let Lookup::Stale(_, Some(mut fetch)) = find(&objects, "a", now) else { panic!() };
     fetch.missing(404, &CacheControl::default(), now);
     drop(fetch);
-    assert!(matches!(find(&objects, "a", now), Found::Missing(404)));
+    assert!(matches!(find(&objects, "a", now), Lookup::Missing(404)));
 
     // Many missing names remove each other, and no object.
     fill(miss(&objects, "b", now), 1, now).unwrap();
@@ -150,7 +150,7 @@ fn what_must_not_be_kept_is_for_those_who_have_joined() {
     control.add(b"no-store");
     fetch.begin(Head::default(), &control).unwrap();
     fetch.append(b"secret").unwrap();
-    let Found::Transfer(joined, None) = find(&objects, "a", now) else { panic!() };
+    let Lookup::Transfer(joined, None) = find(&objects, "a", now) else { panic!() };
     fetch.complete(now).unwrap();
     drop(fetch);
     assert!(matches!(joined.read(0), Arrival::Bytes(bytes) if bytes == "secret"));
@@ -165,14 +165,14 @@ fn room_is_made_by_what_was_used_longest_ago_and_is_not_read() {
     for name in ["a", "b", "c"] {
         fill(miss(&objects, name, now), 30_000, now).unwrap();
     }
-    let Found::Stored(read) = find(&objects, "a", now) else { panic!() };
+    let Lookup::Stored(read) = find(&objects, "a", now) else { panic!() };
     fill(miss(&objects, "d", now), 30_000, now).unwrap();
     let stored = |name| objects.lock().entries.get_mut(name).is_some();
     assert_eq!(["a", "b", "c", "d"].map(stored), [true, false, true, true]);
 
     // Nothing that is read can be removed, whoever has it.
-    let Found::Stored(other) = find(&objects, "c", now) else { panic!() };
-    let Found::Stored(another) = find(&objects, "d", now) else { panic!() };
+    let Lookup::Stored(other) = find(&objects, "c", now) else { panic!() };
+    let Lookup::Stored(another) = find(&objects, "d", now) else { panic!() };
     assert_eq!(fill(miss(&objects, "e", now), 30_000, now), Err(Failure::NoMemory));
     let held = objects.totals().held_bytes;
     assert!((90_000..=100_000).contains(&held), "{held}");
@@ -180,7 +180,7 @@ fn room_is_made_by_what_was_used_longest_ago_and_is_not_read() {
     fill(miss(&objects, "e", now), 30_000, now).unwrap();
 
     // Bytes count while a reader has them, although the cache has forgotten the object.
-    let Found::Stored(read) = find(&objects, "e", now) else { panic!() };
+    let Lookup::Stored(read) = find(&objects, "e", now) else { panic!() };
     let block = read.read(0).unwrap();
     drop(read);
     fill(miss(&objects, "f", now), 69_000, now).unwrap();
@@ -195,8 +195,8 @@ fn room_is_made_by_what_was_used_longest_ago_and_is_not_read() {
 fn fetches_have_a_bound() {
     let (objects, now) = (objects(1 << 20), Instant::now());
     let fetches: Vec<_> = (0..FETCHES_MAX).map(|n| miss(&objects, &format!("{n}"), now)).collect();
-    assert!(matches!(find(&objects, "one-more", now), Found::Busy));
-    assert!(matches!(find(&objects, "0", now), Found::Transfer(_, None)));
+    assert!(matches!(find(&objects, "one-more", now), Lookup::Busy));
+    assert!(matches!(find(&objects, "0", now), Lookup::Transfer(_, None)));
     drop(fetches);
     drop(miss(&objects, "one-more", now));
 }
@@ -219,7 +219,7 @@ fn pieces_become_blocks() {
         }
         assert!(arrived == all, "in pieces of {piece}");
         fetch.complete(now).unwrap();
-        let Found::Stored(stored) = find(&objects, &format!("{n}"), now) else { panic!() };
+        let Lookup::Stored(stored) = find(&objects, &format!("{n}"), now) else { panic!() };
         let mut blocks: Vec<Vec<u8>> = Vec::new();
         while let Some(block) = stored.read(blocks.concat().len() as u64) {
             blocks.push(block.to_vec());

@@ -63,7 +63,7 @@ use crate::log_limit::LogLimit;
 use crate::metrics::WorkerMetrics;
 use crate::object::response::FORWARDED_MAX;
 use crate::object::{
-    Arrival, Choice, End, Failure, Fetch, Found, Head, ObjectName, Objects, Stored, Transfer,
+    Arrival, Choice, End, Failure, Fetch, Head, Lookup, ObjectName, Objects, Stored, Transfer,
 };
 
 /// The objects, as one worker has them: it asks the origin for what its clients miss.
@@ -99,24 +99,24 @@ impl WorkerObjects {
     fn find<R: Runtime>(&self, name: &ObjectName<'_>) -> Result<Source, Refusal> {
         let requests = &self.metrics.objects.requests;
         let (source, fetch) = match self.shared.find(name, R::now()) {
-            Found::Stored(stored) => {
+            Lookup::Stored(stored) => {
                 requests.fresh.add(1);
                 (Source::Stored(stored), None)
             }
-            Found::Stale(stored, fetch) => {
+            Lookup::Stale(stored, fetch) => {
                 requests.stale.add(1);
                 (Source::Stored(stored), fetch)
             }
-            Found::Transfer(transfer, fetch) => {
+            Lookup::Transfer(transfer, fetch) => {
                 let counter = if fetch.is_some() { &requests.miss } else { &requests.joined };
                 counter.add(1);
                 (Source::Transfer(transfer), fetch)
             }
-            Found::Missing(status) => {
+            Lookup::Missing(status) => {
                 requests.missing.add(1);
                 return Err(End::Missing(status).into());
             }
-            Found::Busy => {
+            Lookup::Busy => {
                 requests.refused.add(1);
                 return Err(End::Failed(Failure::Busy).into());
             }
