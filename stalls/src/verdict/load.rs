@@ -50,14 +50,14 @@ pub(super) fn may_be_load(evidence: &Evidence, thread: &Thread) -> bool {
         || is_shorter(evidence, THRESHOLDS_MAX) && is_running(evidence, thread) && !is_told()
 }
 
-/// Whether the polls that the program counted say so. They do if they are of the stall alone: otherwise tasks may have
-/// been polled before it, and one keeps the loop since.
+/// Whether the polls that the program counted say so, whatever the thread does at this moment. They do if they are of
+/// the stall alone: otherwise tasks may have been polled before it, and one keeps the loop since.
 fn polls_many_tasks(evidence: &Evidence, thread: &Thread) -> bool {
     let (Some(polls), Some(ran_ms)) = (thread.polls, thread.ran_ms) else { return false };
     let is_of_stall = evidence.late_ms.is_some_and(|late_ms| thread.window_ms <= late_ms);
     is_of_stall
         && is_shorter(evidence, COUNTED_THRESHOLDS_MAX)
-        && is_running(evidence, thread)
+        && ran_ms.saturating_mul(2) >= thread.window_ms
         && polls.saturating_mul(POLL_US_MAX) >= ran_ms.saturating_mul(1_000).max(1)
 }
 
@@ -96,6 +96,19 @@ mod tests {
             let found: Vec<Class> = verdict.findings.iter().map(|finding| finding.class).collect();
             assert_eq!(found, [Class::Overload], "{late_ms}");
         }
+    }
+
+    /// The stall may be over when the thread is examined, so that its state is not known.
+    #[test]
+    fn polls_tell_without_a_state() {
+        let mut evidence = busy(105, 80, Some(8_000));
+        for state in [None, Some('S')] {
+            evidence.threads[0].state = state;
+            evidence.threads[0].stacks.clear();
+            assert_eq!(judge(&evidence).class(), Class::Overload, "{state:?}");
+        }
+        (evidence.threads[0].state, evidence.threads[0].ran_ms) = (None, Some(39));
+        assert_eq!(judge(&evidence).class(), Class::Unknown, "it did not run for most of the time");
     }
 
     #[test]
