@@ -116,8 +116,9 @@ pub(crate) struct HeartState {
     last_beat: AtomicU64,
     /// Whether the task waits for ticks, and does not sleep.
     pub(crate) uses_ticks: AtomicBool,
-    /// When the task was last woken. 0: never.
+    /// When the task was last woken, and the count of polls then. 0: never.
     woken_at: AtomicU64,
+    polls_when_woken: AtomicU64,
     /// The waker of the task. The heart removes it when it is dropped, so the watchdog never drops it.
     waker: AtomicWaker,
     /// The last beat that was late by the threshold: when it was due, and when it came.
@@ -148,6 +149,7 @@ impl HeartState {
             last_beat: AtomicU64::new(nanos(epoch.elapsed())),
             uses_ticks: AtomicBool::new(false),
             woken_at: AtomicU64::new(0),
+            polls_when_woken: AtomicU64::new(0),
             waker: AtomicWaker::new(),
             due: AtomicU64::new(0),
             came: AtomicU64::new(0),
@@ -181,6 +183,7 @@ impl HeartState {
     pub(crate) fn wake_task(&self) -> std::thread::Result<()> {
         // No waker: the task has not run since it was last woken, and is late since then.
         let Some(waker) = self.waker.take() else { return Ok(()) };
+        self.polls_when_woken.store(self.polls().unwrap_or(0), Relaxed);
         self.woken_at.store(nanos(self.epoch.elapsed()), Release);
         let woken = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         if woken.is_err() {
@@ -215,6 +218,13 @@ impl HeartState {
     /// How often tasks of the loop were polled, if the program counts that.
     pub(crate) fn polls(&self) -> Option<u64> {
         self.polls.get().map(|polls| polls.load(Relaxed))
+    }
+
+    /// The polls since the beat was due. `None`: the program does not count them, or the task does not wait for ticks,
+    /// and nobody counted at that moment.
+    pub(crate) fn polls_since_due(&self) -> Option<u64> {
+        self.due().filter(|_| self.uses_ticks.load(Acquire))?;
+        self.polls()?.checked_sub(self.polls_when_woken.load(Relaxed))
     }
 
     /// When the heart last beat. It identifies the silence since.

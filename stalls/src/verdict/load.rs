@@ -20,13 +20,14 @@ const POLL_US_MAX: u64 = 100;
 pub(super) fn overload(evidence: &Evidence) -> Option<Finding> {
     let thread = evidence.threads.iter().find(|thread| polls_many_tasks(evidence, thread))?;
     let (polls, ran_ms) = (thread.polls?, thread.ran_ms?);
+    let polled_ms = polled_ms(evidence, thread)?;
     let mut sentences = vec![format!(
-        "Thread {} ({}) ran for {ran_ms} ms of {} ms and polled tasks {polls} times, so a poll took {} µs: no task \
-         keeps the loop, and as many are ready.",
+        "Thread {} ({}) ran for {ran_ms} ms of {} ms, and polled tasks {polls} times in {polled_ms} ms, each for at most \
+         {} µs in the mean: no task keeps the loop, and many are ready.",
         thread.tid,
         thread.name,
         thread.window_ms,
-        ran_ms.saturating_mul(1_000) / polls.max(1),
+        polled_ms.saturating_mul(1_000) / polls.max(1),
     )];
     sentences.extend(ring::unread_completions(evidence));
     Some(Finding {
@@ -50,15 +51,18 @@ pub(super) fn may_be_load(evidence: &Evidence, thread: &Thread) -> bool {
         || is_shorter(evidence, THRESHOLDS_MAX) && is_running(evidence, thread) && !is_told()
 }
 
-/// Whether the polls that the program counted say so, whatever the thread does at this moment. They do if they are of
-/// the stall alone: otherwise tasks may have been polled before it, and one keeps the loop since.
+/// Whether the polls that the program counted say so, whatever the thread does at this moment.
 fn polls_many_tasks(evidence: &Evidence, thread: &Thread) -> bool {
-    let (Some(polls), Some(ran_ms)) = (thread.polls, thread.ran_ms) else { return false };
-    let is_of_stall = evidence.late_ms.is_some_and(|late_ms| thread.window_ms <= late_ms);
-    is_of_stall
-        && is_shorter(evidence, COUNTED_THRESHOLDS_MAX)
+    let counted = || Some((thread.polls?, thread.ran_ms?, polled_ms(evidence, thread)?));
+    let Some((polls, ran_ms, polled_ms)) = counted() else { return false };
+    is_shorter(evidence, COUNTED_THRESHOLDS_MAX)
         && ran_ms.saturating_mul(2) >= thread.window_ms
-        && polls.saturating_mul(POLL_US_MAX) >= ran_ms.saturating_mul(1_000).max(1)
+        && polls.saturating_mul(POLL_US_MAX) >= polled_ms.saturating_mul(1_000).max(1)
+}
+
+/// The time that the count of polls covers: none before the stall.
+fn polled_ms(evidence: &Evidence, thread: &Thread) -> Option<u64> {
+    Some(thread.window_ms.min(evidence.late_ms?))
 }
 
 fn is_shorter(evidence: &Evidence, thresholds: u64) -> bool {
@@ -122,10 +126,11 @@ mod tests {
         }
     }
 
-    /// They may all have been before one task began to keep the loop.
+    /// The counters of the thread may be older than the stall. Those of polls are not.
     #[test]
-    fn polls_before_the_stall_tell_nothing_of_it() {
-        assert_eq!(judge(&busy(110, 1_060, Some(106_000))).class(), Class::Unknown);
-        assert_eq!(judge(&busy(300, 1_060, Some(106_000))).class(), Class::ConnectionOwnsWorker);
+    fn polls_are_those_of_the_stall() {
+        for (polls, class) in [(10_000, Class::Overload), (1_000, Class::Unknown)] {
+            assert_eq!(judge(&busy(110, 1_060, Some(polls))).class(), class, "{polls}");
+        }
     }
 }

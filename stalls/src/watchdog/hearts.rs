@@ -69,8 +69,9 @@ impl Watchdog<'_> {
                 let known = self.baselines.get(&key);
                 let baseline = known.map(|known| &known.baseline).or(heart.first.as_ref());
                 let baseline = baseline.cloned().unwrap_or_else(|| Baseline::of(thread));
-                // Before the examination, which takes some milliseconds more than the window.
+                let known = known.filter(|known| known.silent_since == Some(last_beat));
                 let polls = known.and_then(|known| heart.polls()?.checked_sub(known.polls?));
+                let polls = polls.or_else(|| heart.polls_since_due());
                 let unseen = &mut evidence.unseen;
                 let found = self.examiner.examine(thread, &baseline, &is_over, unseen);
                 evidence.threads.push(Thread { polls, ..found });
