@@ -1,10 +1,12 @@
-//! A program without symbols (`strip`): its stalls are found, and its stacks have the module and the address of each function.
+//! A program without symbols (`strip`): its stalls are found, and its stacks have the module of each function, and the
+//! address that names it in a program with symbols.
 
 mod common;
 
 use std::process::Command;
 
 use common::{computes, find_stall, sleeps, tell, told};
+use owned_io_stalls::evidence::Frame;
 use owned_io_stalls::{Class, Confidence, Config, Detector, Incident};
 
 /// The child: not a test of its own.
@@ -36,17 +38,24 @@ fn a_program_without_symbols() {
     // Whether the function returns to a scheduler cannot be seen.
     assert_eq!(computes.verdict.class(), Class::BlockedLoop, "{computes}");
     assert_eq!(computes.verdict.confidence(), Confidence::Possible, "{computes}");
-    for incident in [&sleeps, &computes] {
+    for (incident, function) in [(&sleeps, "sleeps"), (&computes, "computes")] {
         let stacks = incident.evidence.threads.iter().flat_map(|thread| &thread.stacks);
         let frames: Vec<_> = stacks.flat_map(|stack| &stack.frames).collect();
-        let is_own = |module: &Option<String>| {
-            module.as_ref().is_some_and(|module| module.contains("stripped-program"))
-        };
-        assert!(frames.iter().any(|frame| is_own(&frame.module)), "{incident}");
-        assert!(
-            frames.iter().all(|frame| !is_own(&frame.module) || frame.function.is_none()),
-            "{incident}"
-        );
+        let is_own = |frame: &&Frame| frame.module.as_deref() == Some("stripped-program");
+        let own: Vec<&Frame> = frames.into_iter().filter(is_own).collect();
+        assert!(own.iter().all(|frame| frame.function.is_none()), "{incident}");
+        let names = addr2line(own.iter().map(|frame| frame.offset.unwrap()));
+        assert!(names.contains(&format!("::{function}\n")), "{names} {incident}");
         assert!(incident.to_string().contains("stripped-program+0x"), "{incident}");
     }
+}
+
+/// The functions at these addresses of this program, which has symbols.
+fn addr2line(offsets: impl Iterator<Item = u64>) -> String {
+    let mut command = Command::new("addr2line"); // of binutils, too
+    command.args(["--functions", "--demangle", "--inlines", "--exe"]);
+    command.arg(std::env::current_exe().unwrap());
+    let output = command.args(offsets.map(|offset| format!("{offset:#x}"))).output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
 }

@@ -163,8 +163,10 @@ const STALLS: (&str, &str) = ("stalls_seconds", "How long stalls lasted.");
 /// The histograms of Iggy's commands.
 pub(super) const APPEND_SECONDS: (&str, &str) =
     ("owned_io_iggy_append_seconds", "How long it took to store the messages of a request.");
-pub(super) const POLL_SECONDS: (&str, &str) =
-    ("owned_io_iggy_poll_seconds", "How long it took to answer a poll.");
+pub(super) const POLL_SECONDS: (&str, &str) = (
+    "owned_io_iggy_poll_seconds",
+    "How long it took until an answer to a poll was made, with the wait for memory.",
+);
 
 /// The histograms of the log.
 pub(super) const GROUP_BATCHES: (&str, &str) =

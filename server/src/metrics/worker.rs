@@ -354,6 +354,8 @@ const GROUP_BOUNDS: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 4_0
 /// disk that fails takes seconds.
 const SYNC_BOUNDS: &[u64] = COMMAND_BOUNDS.split_at(3).1;
 
+const _: () = assert!(SYNC_BOUNDS[0] == 50_000, "syncs are counted from 50 µs on");
+
 impl Default for LogMetrics {
     fn default() -> Self {
         Self {

@@ -242,7 +242,7 @@ fn what_was_acknowledged_is_there_after_a_kill() {
             ["--tcp", "127.0.0.1:0"],
         ]
         .concat();
-        let mut submitted = 0;
+        let (mut submitted, mut acknowledged) = (0, 0);
         for round in 0..kills {
             // All messages are read after each kill: not too many.
             let is_new = round % 10 == 0;
@@ -261,7 +261,8 @@ fn what_was_acknowledged_is_there_after_a_kill() {
                 (first..)
                     .find(|&n| client.try_ask(SEND_MESSAGES_CODE, &batch(&numbered(n))).is_err())
             });
-            thread::sleep(Duration::from_micros(RandomState::new().hash_one(round) % 200_000));
+            let delay = Duration::from_micros(RandomState::new().hash_one(round) % 200_000);
+            thread::sleep(delay);
             drop(server); // kills it
             let refused = sending.join().unwrap().unwrap();
 
@@ -270,10 +271,15 @@ fn what_was_acknowledged_is_there_after_a_kill() {
             assert_eq!(client.ask(LOGIN_USER_CODE, LOGIN), (0, vec![0; 4]));
             let found = client.poll_to_end();
             submitted = found.len() as u64;
-            println!("{runtime}: {refused} acknowledged, {submitted} there"); // shown when it fails
+            // Shown when it fails.
+            println!(
+                "{runtime}: killed after {delay:?}, {refused} acknowledged, {submitted} there"
+            );
+            acknowledged += refused - first;
             assert!(found.into_iter().eq((0..submitted).map(numbered)));
             assert!((refused..=refused + 1).contains(&submitted));
         }
+        assert!(acknowledged > 0, "{runtime}: each kill came before the first batch");
         std::fs::remove_dir_all(&dir.0).unwrap();
     }
 }

@@ -66,8 +66,9 @@ impl Symbols {
                 continue;
             };
             let mut found = Vec::new();
-            let offset = address.wrapping_sub(module.bias);
+            let offset = module.bias.map(|bias| address.wrapping_sub(bias));
             if spent < NAMING_MAX
+                && let Some(offset) = offset
                 && let Some(file) = self.file(&module.path)
             {
                 let began = Instant::now();
@@ -80,7 +81,7 @@ impl Symbols {
             let name = module.path.file_name().map(|name| name.to_string_lossy().into_owned());
             for frame in &mut found {
                 frame.module.clone_from(&name);
-                frame.offset = Some(offset);
+                frame.offset = offset;
             }
             frames.extend_from_slice(&found);
             if spent < NAMING_MAX {

@@ -31,8 +31,8 @@ const MODULES_MAX: usize = 256;
 pub(super) struct Module {
     pub(super) path: PathBuf,
     pub(super) range: Range<u64>,
-    /// What is added to an address of the file.
-    pub(super) bias: u64,
+    /// What is added to an address of the file. `None`: the file cannot be read, or is not what was mapped.
+    pub(super) bias: Option<u64>,
 }
 
 pub(super) struct Unwound {
@@ -135,7 +135,7 @@ impl Unwind {
                 true => PathBuf::from("/proc/self/exe"),
                 false => PathBuf::from(mapping.path),
             };
-            let bias = self.add(&path, &mapping).unwrap_or(0);
+            let bias = self.add(&path, &mapping);
             self.modules.push(Module { path, range: mapping.range, bias });
         }
         self.modules.len() > before

@@ -194,10 +194,12 @@ fn is_of_the_program(frame: &Frame) -> bool {
     !NOT_THE_PROGRAM.contains(&krate)
 }
 
-/// Whether a function has no name and is of no library: libraries without symbols are common.
-fn is_of_a_stripped_program(frame: &Frame) -> bool {
-    let is_program = |module: &String| !module.contains(".so");
-    frame.function.is_none() && frame.module.as_ref().is_some_and(is_program)
+/// Whether a frame is of the program, if that has no names: libraries without symbols are common.
+fn is_of_a_stripped_program(frame: &Frame, stack: &Stack) -> bool {
+    let Some(module) = &frame.module else { return false };
+    let is_library = module.ends_with(".so") || module.contains(".so.");
+    let has_name = |it: &Frame| it.module == frame.module && it.function.is_some();
+    !is_library && !stack.frames.iter().any(has_name)
 }
 
 /// The path of a frame's function, with its crate. In an optimized program most functions are inlined, and of these the
@@ -258,9 +260,10 @@ pub(super) fn location(thread: &Thread) -> Option<String> {
         thread.wchan.as_ref().map(|wchan| format!(" ({wchan} in the kernel)")).unwrap_or_default();
     let stack = thread.stacks.last();
     let function = stack.and_then(|stack| {
-        let find = |is_meant: fn(&Frame) -> bool| stack.frames.iter().find(|frame| is_meant(frame));
-        let named = || find(|frame| frame.function.is_some());
-        culprit(stack).or_else(|| find(is_of_a_stripped_program)).or_else(named)
+        let frames = || stack.frames.iter();
+        let stripped = || frames().find(|frame| is_of_a_stripped_program(frame, stack));
+        let named = || frames().find(|frame| frame.function.is_some());
+        culprit(stack).or_else(stripped).or_else(named)
     });
     match (call, function) {
         (Some(call), Some(function)) => Some(format!("in {call}{kernel}, called by {function}")),
@@ -299,6 +302,25 @@ mod tests {
         assert_eq!(culprit(&turning), None);
         assert_eq!(is_in_scheduler(&turning), Some(true));
         assert_eq!(is_in_scheduler(&stack(&["shop::main"])), None);
+    }
+
+    /// A frame without a name among others that have one is a stub of the linker, or was not named in time.
+    #[test]
+    fn a_program_is_stripped_if_none_of_its_functions_has_a_name() {
+        let frame = |module: &str, function: Option<&str>| Frame {
+            function: function.map(str::to_owned),
+            module: Some(module.into()),
+            offset: Some(0x1234),
+            ..Frame::default()
+        };
+        let at = |frames: [Frame; 3]| {
+            let stack = Stack { frames: frames.into(), ..Stack::default() };
+            location(&Thread { stacks: vec![stack], ..Thread::default() }).unwrap()
+        };
+        let read = || frame("libc.so.6", Some("read"));
+        assert_eq!(at([read(), frame("shop", None), frame("shop", Some("shop_main"))]), "in read");
+        assert_eq!(at([read(), frame("libz.so", None), frame("shop", None)]), "in shop+0x1234");
+        assert_eq!(at([read(), frame("a.sort", None), frame("a.sort", None)]), "in a.sort+0x1234");
     }
 
     #[test]
