@@ -186,7 +186,8 @@ fn spawn<R: Runtime, E: Into<Box<dyn Error>>, S>(
     let serve = Rc::clone(serve);
     // `serve` is called in the task: a future that is moved into a task takes its space twice.
     drop(R::spawn(async move {
-        let _held = held; // until the connection has ended, or its task has panicked
+        // Until the connection has ended, or its task has panicked. By reference: a variable would take the space again.
+        let _held = &held;
         if let Err(error) = serve(stream, connection).await {
             log_end(peer, &*error.into());
         }

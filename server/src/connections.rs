@@ -28,8 +28,13 @@ pub struct Connections {
 }
 
 /// A connection in the registry. Dropping it removes the connection.
+///
+/// It is boxed because it passes through several futures, and each that it passes through keeps space for it.
 #[derive(Debug)]
-pub struct ConnectionHandle {
+pub struct ConnectionHandle(Box<Registered>);
+
+#[derive(Debug)]
+struct Registered {
     registry: Rc<RefCell<Registry>>,
     id: u64,
     account: MemoryAccount,
@@ -106,7 +111,9 @@ impl Connections {
         let registry = Rc::clone(&self.registry);
         let (account, metrics) = (self.budget.account(), Rc::clone(&self.metrics));
         metrics.accepted();
-        ConnectionHandle { registry, id, account, peer: None, metrics, cause: Cell::default() }
+        let cause = Cell::default();
+        let registered = Registered { registry, id, account, peer: None, metrics, cause };
+        ConnectionHandle(Box::new(registered))
     }
 
     /// Asks every connection to close, and every connection that is added later. It takes some microseconds for each.
@@ -149,66 +156,66 @@ impl Connections {
 
 impl ConnectionHandle {
     /// The address of the peer, if it was set.
-    pub const fn peer(&self) -> Option<SocketAddr> {
-        self.peer
+    pub fn peer(&self) -> Option<SocketAddr> {
+        self.0.peer
     }
 
     /// Sets the address of the peer.
-    pub const fn set_peer(&mut self, peer: SocketAddr) {
-        self.peer = Some(peer);
+    pub fn set_peer(&mut self, peer: SocketAddr) {
+        self.0.peer = Some(peer);
     }
 
     /// What the connection holds of its worker's memory budget.
-    pub const fn account(&self) -> &MemoryAccount {
-        &self.account
+    pub fn account(&self) -> &MemoryAccount {
+        &self.0.account
     }
 
     /// Whether the connection was asked to close.
     pub fn is_closing(&self) -> bool {
-        self.registry.borrow().is_closing
+        self.0.registry.borrow().is_closing
     }
 
     /// Whether the server drains, or has given notice that it will.
     pub fn is_draining(&self) -> bool {
-        let registry = self.registry.borrow();
+        let registry = self.0.registry.borrow();
         registry.is_closing || registry.drain.has_begun()
     }
 
     /// Sets how the connection is closed from now on. If it was asked to close already, it is closed in this
     /// way at once.
     pub fn set_close_method(&self, close_method: CloseMethod) {
-        let mut registry = self.registry.borrow_mut();
+        let mut registry = self.0.registry.borrow_mut();
         if registry.is_closing {
             close_method.close();
         }
-        if let Some(entry) = registry.entries.get_mut(&self.id) {
+        if let Some(entry) = registry.entries.get_mut(&self.0.id) {
             entry.close_method = close_method;
         }
     }
 
     /// Counts the connection as refused.
     pub(crate) fn refuse(&self, refusal: Refusal) {
-        self.metrics.refused(refusal);
-        self.cause.set(Some(CloseCause::Refused));
+        self.0.metrics.refused(refusal);
+        self.0.cause.set(Some(CloseCause::Refused));
     }
 
     /// Sets why it ends, for metrics.
     pub(crate) fn set_cause(&self, cause: CloseCause) {
-        self.cause.set(Some(cause));
+        self.0.cause.set(Some(cause));
     }
 
     /// Starts [watching](crate::watch::watch) the connection. The service reports its progress to the returned
     /// activity.
     pub fn watched(&self) -> Rc<Activity> {
         let activity = Rc::new(Activity::default());
-        if let Some(entry) = self.registry.borrow_mut().entries.get_mut(&self.id) {
+        if let Some(entry) = self.0.registry.borrow_mut().entries.get_mut(&self.0.id) {
             entry.activity = Some(Rc::clone(&activity));
         }
         activity
     }
 }
 
-impl Drop for ConnectionHandle {
+impl Drop for Registered {
     fn drop(&mut self) {
         self.registry.borrow_mut().entries.remove(&self.id);
         let unknown = || match std::thread::panicking() {

@@ -84,29 +84,55 @@ pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result
         return Box::pin(serve_bridged::<R>(stream, ctx, growth)).await;
     }
     let opening = Box::pin(open::<R, _>(stream, ctx));
-    let Some((mut socket, service)) = opening.await? else { return Ok(()) };
-    let WebSocket { incoming, outgoing } = &mut socket;
+    let Some((WebSocket { mut incoming, mut outgoing }, service)) = opening.await? else {
+        return Ok(());
+    };
+    // Each service is a future of its own that owns the socket, in memory of its own size. So the future of the
+    // connection has no space for the largest of them. A block, because the argument of a function takes its space twice.
     match service {
-        SocketService::Echo => websocket::echo(incoming, outgoing, &traffic.echo_websocket).await,
-        SocketService::EchoByApplication => {
-            Box::pin(application::echo::<R>(incoming, outgoing, ctx)).await
+        SocketService::Echo => {
+            let flow = &traffic.echo_websocket;
+            Box::pin(async move { websocket::echo(&mut incoming, &mut outgoing, flow).await }).await
         }
-        SocketService::Sink => websocket::sink(incoming, outgoing, &traffic.sink_websocket).await,
+        SocketService::EchoByApplication => {
+            Box::pin(async move { application::echo::<R>(&mut incoming, &mut outgoing, ctx).await })
+                .await
+        }
+        SocketService::Sink => {
+            let flow = &traffic.sink_websocket;
+            Box::pin(async move { websocket::sink(&mut incoming, &mut outgoing, flow).await }).await
+        }
         SocketService::Source(messages) => {
-            Box::pin(websocket::source::<R>(incoming, outgoing, messages, pattern, source)).await
+            let serving = async move {
+                let (incoming, outgoing) = (&mut incoming, &mut outgoing);
+                websocket::source::<R>(incoming, outgoing, messages, pattern, source).await
+            };
+            Box::pin(serving).await
         }
         SocketService::Fetch => {
             let bytes_max = limits.message_bytes_max;
-            Box::pin(websocket::fetch::<R>(incoming, outgoing, bytes_max, pattern, source)).await
-        }
-        SocketService::Iggy => Box::pin(iggy::serve_websocket::<R>(incoming, outgoing, ctx)).await,
-        SocketService::Tail(tail) => {
-            let handle = outgoing.close_handle();
-            // An error: the WebSocket is closing already.
-            let close = move |frame: CloseFrame<'_>| {
-                let _ = handle.close(frame);
+            let serving = async move {
+                let (incoming, outgoing) = (&mut incoming, &mut outgoing);
+                websocket::fetch::<R>(incoming, outgoing, bytes_max, pattern, source).await
             };
-            Box::pin(tail::serve::<R>(incoming, outgoing, close, *tail, ctx)).await
+            Box::pin(serving).await
+        }
+        SocketService::Iggy => {
+            let serving = async move {
+                iggy::serve_websocket::<R>(&mut incoming, &mut outgoing, ctx).await
+            };
+            Box::pin(serving).await
+        }
+        SocketService::Tail(mut tail) => {
+            let serving = async move {
+                let handle = outgoing.close_handle();
+                // An error: the WebSocket is closing already.
+                let close = move |frame: CloseFrame<'_>| {
+                    let _ = handle.close(frame);
+                };
+                tail::serve::<R>(&mut incoming, &mut outgoing, close, &mut tail, ctx).await
+            };
+            Box::pin(serving).await
         }
     }
 }
@@ -141,12 +167,12 @@ async fn serve_bridged<R: Runtime>(
             websocket::fetch::<R>(incoming, outgoing, bytes_max, pattern, source).await
         }
         SocketService::Iggy => iggy::serve_websocket::<R>(incoming, outgoing, ctx).await,
-        SocketService::Tail(tail) => {
+        SocketService::Tail(mut tail) => {
             let handle = outgoing.close_handle();
             let close = move |frame: CloseFrame<'_>| {
                 let _ = handle.close(frame);
             };
-            Box::pin(tail::serve::<R>(incoming, outgoing, close, *tail, ctx)).await
+            Box::pin(tail::serve::<R>(incoming, outgoing, close, &mut tail, ctx)).await
         }
     }
 }

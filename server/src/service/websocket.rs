@@ -2,7 +2,7 @@
 //! or one request in each message ([`fetch`]).
 
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 
 use owned_io::{Clock, coop, select};
 use owned_io_websocket::stream::{COPIED_BYTES_MAX, Error, Message, Received, Unsent};
@@ -17,7 +17,8 @@ use crate::config::{Deflate, Limits};
 use crate::metrics::Flow;
 
 /// Queues the echo of a message, and waits for room if there is none. A long message is not copied. This is a macro
-/// because the future of a function would be part of every poll.
+/// because the future of a function would be part of every poll. A wait is boxed: most connections have none, and are smaller
+/// for that. So is the [end of a service](complete_close).
 macro_rules! queue_echo {
     ($outgoing:ident, $message:ident, $flow:ident) => {
         let bytes = $message.as_bytes().len();
@@ -25,14 +26,14 @@ macro_rules! queue_echo {
         match $message {
             Received::Borrowed(message) => {
                 while let Err(error) = $outgoing.write(message) {
-                    $outgoing.wait_for_room(error).await?;
+                    Box::pin($outgoing.wait_for_room(error)).await?;
                 }
             }
             Received::Owned(kind, mut payload) => {
                 while let Err(Unsent { error, payload: refused, .. }) =
                     $outgoing.write_bytes(Fragment::Whole(kind), payload)
                 {
-                    $outgoing.wait_for_room(error).await?;
+                    Box::pin($outgoing.wait_for_room(error)).await?;
                     payload = refused;
                 }
             }
@@ -62,7 +63,7 @@ pub async fn echo(
         Ok(())
     };
     let echoed = echoing.await;
-    complete_close(incoming, outgoing, echoed).await
+    Box::pin(complete_close(incoming, outgoing, echoed)).await
 }
 
 /// Answers each message with its length: a message of eight bytes, little-endian. The messages of one read are answered
@@ -89,7 +90,7 @@ pub async fn sink(
                 if last {
                     let answer = len.to_le_bytes();
                     while let Err(error) = outgoing.write(Message::Binary(&answer)) {
-                        outgoing.wait_for_room(error).await?;
+                        Box::pin(outgoing.wait_for_room(error)).await?;
                     }
                     flow.send(1, answer.len());
                     len = 0;
@@ -102,7 +103,7 @@ pub async fn sink(
         }
     };
     let answered = answering.await;
-    complete_close(incoming, outgoing, answered).await
+    Box::pin(complete_close(incoming, outgoing, answered)).await
 }
 
 /// Sends messages, then closes the connection. Byte `i` of message `n` is `n + i`, modulo 256.
@@ -117,12 +118,13 @@ pub async fn source<R: Clock>(
     pattern: &Pattern,
     flow: &Flow,
 ) -> Result<(), Error> {
-    let sending = async {
+    let receiving = pin!(receive_until_close(incoming));
+    let sending = pin!(async {
         let sent = send::<R>(outgoing, messages, pattern, flow).await;
         close_if_refused(outgoing, sent).await?;
         outgoing.close(CloseFrame { code: Some(CloseCode::NORMAL), reason: "" }).await
-    };
-    while_receiving(receive_until_close(incoming), sending).await
+    });
+    while_receiving(receiving, sending).await
 }
 
 /// Answers each request for messages. A request is one message with the same content as
@@ -155,7 +157,7 @@ pub async fn fetch<R: Clock>(
         Ok(())
     };
     let answered = answering.await;
-    complete_close(incoming, outgoing, answered).await
+    Box::pin(complete_close(incoming, outgoing, answered)).await
 }
 
 /// The messages that a request for [`source`] asks for.
@@ -247,12 +249,12 @@ async fn send<R: Clock>(
 }
 
 /// Runs `sending`, which closes the connection at its end. Receives meanwhile, so that pings are answered and the peer
-/// may close at any time. `receiving` ends once the connection is closed.
+/// may close at any time. `receiving` ends once the connection is closed. Both are pinned already: a future that is passed
+/// by value takes its space again in each function.
 pub(super) async fn while_receiving(
-    receiving: impl Future<Output = Result<(), Error>>,
-    sending: impl Future<Output = Result<(), Error>>,
+    mut receiving: Pin<&mut impl Future<Output = Result<(), Error>>>,
+    sending: Pin<&mut impl Future<Output = Result<(), Error>>>,
 ) -> Result<(), Error> {
-    let mut receiving = pin!(receiving);
     let selected = select(receiving.as_mut(), sending).await;
     match (selected.first, selected.second) {
         (Some(closed), _) => closed,

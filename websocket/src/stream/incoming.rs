@@ -210,6 +210,7 @@ impl<H: OwnedRead> Incoming<H> {
         if !coop::has_budget() {
             self.driver.yield_now().await;
         }
+        // What is rare or comes once is boxed, so that a connection that waits for a message is smaller.
         loop {
             match next(&mut self.receive_buffer, &self.driver.shared) {
                 Ok(ReceiveStatus::Piece(located)) => return Ok(Some(located)),
@@ -220,26 +221,27 @@ impl<H: OwnedRead> Incoming<H> {
                             self.driver.read_pooled().await.map(|buf| self.receive_buffer.put(buf))
                         }
                         Ok(ReadTarget::Direct(bytes, missing)) => {
-                            self.read_direct(bytes, missing).await
+                            // At least 16 KiB are read, or the rest of a message.
+                            Box::pin(self.read_direct(bytes, missing)).await
                         }
                         Err(error) => {
-                            self.handle_reserve_error(error).await?;
+                            Box::pin(self.handle_reserve_error(error)).await?;
                             continue;
                         }
                     };
                     self.handle_read(read)?;
                 }
                 Ok(ReceiveStatus::BudgetExhausted) => self.driver.yield_now().await,
-                Ok(ReceiveStatus::OutOfMemory) => self.driver.wait_for_memory().await,
+                Ok(ReceiveStatus::OutOfMemory) => Box::pin(self.driver.wait_for_memory()).await,
                 Ok(ReceiveStatus::Closed) => {
                     let has_unread = self.receive_buffer.has_unread();
                     self.receive_buffer.clear();
-                    self.driver.close(has_unread).await;
+                    Box::pin(self.driver.close(has_unread)).await;
                     return Ok(None);
                 }
                 Err(error) => {
                     self.receive_buffer.clear();
-                    return Err(self.driver.fail(error).await);
+                    return Err(Box::pin(self.driver.fail(error)).await);
                 }
             }
         }

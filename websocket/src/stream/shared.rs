@@ -1,4 +1,4 @@
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::Future;
 use std::io;
 use std::net::Shutdown;
@@ -40,8 +40,8 @@ pub(super) struct Shared {
     pub(super) control: Control,
     pub(super) connection: ShutdownHandle,
     pub(super) account: MemoryAccount,
-    /// The wait for memory of the half that receives.
-    receive_wait: MemoryWait,
+    /// The wait for memory of the half that receives, once there was one.
+    receive_wait: OnceCell<Box<MemoryWait>>,
     pub(super) subscriptions: Subscriptions,
 }
 
@@ -69,7 +69,7 @@ impl Shared {
         let timer = LazyTimer::new(Direction::Read, writer.waker().clone());
         account.wake_when_evicted(writer.waker().clone());
         Self {
-            receive_wait: memory_wait(&control),
+            receive_wait: OnceCell::new(),
             send_wait: RefCell::new(None),
             control,
             queue: RefCell::new(queue),
@@ -218,7 +218,7 @@ impl Shared {
     /// Waits until memory may have been released, so that a refused reservation of the half that receives can be tried
     /// again. Fails the connection when it is evicted, or when the wait takes too long.
     pub(super) fn wait_to_receive(&self) -> impl Future<Output = ()> {
-        self.wait_for_memory(&self.receive_wait)
+        self.wait_for_memory(self.receive_wait.get_or_init(|| Box::new(memory_wait(&self.control))))
     }
 
     /// The same for the half that sends. Its wait ends when the future is dropped.
@@ -248,7 +248,9 @@ impl Shared {
     /// The half that receives has read: it has the memory for that.
     #[inline]
     pub(super) fn stop_waiting_to_receive(&self) {
-        self.receive_wait.end();
+        if let Some(waited) = self.receive_wait.get() {
+            waited.end();
+        }
     }
 
     /// A message was queued.
@@ -264,7 +266,7 @@ impl Shared {
     #[cold]
     fn handle_eviction(&self, is_writing: bool) {
         // The connection may linger, and must not limit others to their fair part meanwhile.
-        self.receive_wait.end();
+        self.stop_waiting_to_receive();
         self.send_wait.take();
         if self.control.failure().is_some() {
             return;

@@ -1,5 +1,6 @@
 //! `/live`: the figures of the server, each second.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use owned_io::{OwnedRead, Runtime};
@@ -30,14 +31,14 @@ pub(super) async fn serve<R: Runtime>(
     let close = |frame: CloseFrame<'_>| {
         let _ = handle.close(frame); // an error: it is closing already
     };
-    let receiving = ignore_messages(incoming, close, "a viewer only listens");
-    let pushing = async {
+    let receiving = pin!(ignore_messages(incoming, close, "a viewer only listens"));
+    let pushing = pin!(async {
         // Each round waits for the viewer, and for the time.
         loop {
             let snapshot = metrics.views().last.get::<R>(metrics, ctx).await;
             send(outgoing, snapshot).await?;
             R::sleep(PUSH_PERIOD).await;
         }
-    };
+    });
     while_receiving(receiving, pushing).await
 }

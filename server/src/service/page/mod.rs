@@ -45,6 +45,7 @@ mod live;
 mod snapshot;
 mod tail;
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
@@ -179,7 +180,8 @@ pub(super) async fn serve<R: Runtime, S: ByteStream>(
     let Some(_view) = metrics.views().begin() else {
         let reason = "too many viewers: close a page";
         let frame = CloseFrame { code: Some(CloseCode::TRY_AGAIN), reason };
-        return while_receiving(ignore_messages(incoming, |_| (), ""), outgoing.close(frame)).await;
+        let receiving = pin!(ignore_messages(incoming, |_| (), ""));
+        return while_receiving(receiving, pin!(outgoing.close(frame))).await;
     };
     match path {
         Path::Live => live::serve::<R>(incoming, outgoing, &handle, metrics, ctx).await,

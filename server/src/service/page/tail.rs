@@ -79,8 +79,8 @@ pub(super) async fn serve<R: Runtime>(
     let close = |frame: CloseFrame<'_>| {
         let _ = handle.close(frame); // an error: it is closing already
     };
-    let receiving = ignore_messages(incoming, close, "a tail only listens");
-    let pushing = async {
+    let receiving = pin!(ignore_messages(incoming, close, "a tail only listens"));
+    let pushing = pin!(async {
         let pushed = match open::<R>(request, ctx).await {
             Ok(preview) => push::<R>(preview, outgoing).await,
             Err(closing) => Ok(closing),
@@ -89,7 +89,7 @@ pub(super) async fn serve<R: Runtime>(
         let reason = &*closing.reason;
         let reason = &reason[..reason.floor_char_boundary(CloseFrame::REASON_BYTES_MAX)];
         outgoing.close(CloseFrame { code: closing.code, reason }).await
-    };
+    });
     while_receiving(receiving, pushing).await
 }
 

@@ -66,6 +66,7 @@ mod preview;
 mod request;
 
 use std::ops::ControlFlow;
+use std::pin::pin;
 use std::rc::Rc;
 
 use owned_io::Runtime;
@@ -133,16 +134,26 @@ pub(super) async fn serve<R: Runtime>(
     incoming: &mut impl AnyIncoming,
     outgoing: &mut impl TailOutgoing,
     close: impl Fn(CloseFrame<'_>),
-    tail: Tail,
+    tail: &mut Tail,
     ctx: &Context,
 ) -> Result<(), Error> {
-    let pushing = async {
+    let receiving = pin!(ignore_messages(incoming, close, "a tail only listens"));
+    let pushing = pin!(async {
         let pushed = push::<R>(tail, outgoing, ctx).await;
-        let end = close_if_refused(outgoing, pushed).await?;
-        let reason = end.to_string();
-        outgoing.close(CloseFrame { code: end.code(), reason: &reason }).await
-    };
-    while_receiving(ignore_messages(incoming, close, "a tail only listens"), pushing).await
+        // Boxed, as is each part that comes only at an end or behind: most subscribers wait.
+        Box::pin(close_as(pushed, outgoing)).await
+    });
+    while_receiving(receiving, pushing).await
+}
+
+/// Closes the connection for the reason for which nothing more is pushed.
+async fn close_as(
+    pushed: Result<End, Error>,
+    outgoing: &mut impl TailOutgoing,
+) -> Result<(), Error> {
+    let end = close_if_refused(outgoing, pushed).await?;
+    let reason = end.to_string();
+    outgoing.close(CloseFrame { code: end.code(), reason: &reason }).await
 }
 
 /// Receives until the connection is closed. Closes it for this reason if the client talks too much.
@@ -165,7 +176,7 @@ pub(super) async fn ignore_messages(
 
 /// Pushes messages until there is a reason to close.
 async fn push<R: Runtime>(
-    mut tail: Tail,
+    tail: &mut Tail,
     outgoing: &mut impl TailOutgoing,
     ctx: &Context,
 ) -> Result<End, Error> {
@@ -185,7 +196,7 @@ async fn push<R: Runtime>(
             }
             Joined::Behind => {
                 // Boxed, so that a connection that has nothing to read is smaller.
-                let read = Box::pin(log::read_on::<R>(&mut tail, outgoing, ctx)).await?;
+                let read = Box::pin(log::read_on::<R>(tail, outgoing, ctx)).await?;
                 if let ControlFlow::Break(end) = read {
                     return Ok(end);
                 }
