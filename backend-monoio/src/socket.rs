@@ -48,14 +48,16 @@ impl Completion for MonoioSocket {
     }
 
     async fn recv<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B> {
-        let receiving = self.tcp.recv(Reading::new(buf));
-        let (result, buf) = self.counted(receiving).await;
+        self.operation_begins();
+        let (result, buf) = self.tcp.recv(Reading::new(buf)).await;
+        self.operation_ends();
         BufResult(result, buf.into_inner())
     }
 
     async fn send<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
-        let sending = self.tcp.send(Writing::new(buf));
-        let (result, buf) = self.counted(sending).await;
+        self.operation_begins();
+        let (result, buf) = self.tcp.send(Writing::new(buf)).await;
+        self.operation_ends();
         BufResult(result, buf.into_inner())
     }
 
@@ -69,22 +71,31 @@ impl Completion for MonoioSocket {
         BufResult(result, bufs)
     }
 
-    fn readable(&self) -> impl Future<Output = io::Result<()>> {
-        self.counted(self.tcp.readable())
+    async fn readable(&self) -> io::Result<()> {
+        self.operation_begins();
+        let readable = self.tcp.readable().await;
+        self.operation_ends();
+        readable
     }
 
-    fn writable(&self) -> impl Future<Output = io::Result<()>> {
-        self.counted(self.tcp.writable())
+    async fn writable(&self) -> io::Result<()> {
+        self.operation_begins();
+        let writable = self.tcp.writable().await;
+        self.operation_ends();
+        writable
     }
 }
 
 impl MonoioSocket {
-    /// Waits for an operation of the ring, and counts it until it has completed.
-    async fn counted<T>(&self, operation: impl Future<Output = T>) -> T {
+    /// Counts an operation of the ring, until [it ends](Self::operation_ends). These two are no function that takes the
+    /// operation: its future would be in there twice, and each waiting connection has one.
+    fn operation_begins(&self) {
         self.in_flight.set(self.in_flight.get() + 1);
-        let output = operation.await;
+    }
+
+    /// An operation has completed.
+    fn operation_ends(&self) {
         self.in_flight.set(self.in_flight.get() - 1);
-        output
     }
 }
 
