@@ -16,32 +16,6 @@ use super::source::{Pattern, Request, WRITE_BYTES_MAX, pattern_offset};
 use crate::config::{Deflate, Limits};
 use crate::metrics::Flow;
 
-/// Queues the echo of a message, and waits for room if there is none. A long message is not copied. This is a macro
-/// because the future of a function would be part of every poll. A wait is boxed: most connections have none, and are smaller
-/// for that. So is the [end of a service](complete_close).
-macro_rules! queue_echo {
-    ($outgoing:ident, $message:ident, $flow:ident) => {
-        let bytes = $message.as_bytes().len();
-        $flow.receive(1, bytes);
-        match $message {
-            Received::Borrowed(message) => {
-                while let Err(error) = $outgoing.write(message) {
-                    Box::pin($outgoing.wait_for_room(error)).await?;
-                }
-            }
-            Received::Owned(kind, mut payload) => {
-                while let Err(Unsent { error, payload: refused, .. }) =
-                    $outgoing.write_bytes(Fragment::Whole(kind), payload)
-                {
-                    Box::pin($outgoing.wait_for_room(error)).await?;
-                    payload = refused;
-                }
-            }
-        }
-        $flow.send(1, bytes);
-    };
-}
-
 /// Sends each message back with the same kind and the same bytes. The messages of one read are answered by one write.
 ///
 /// # Errors
@@ -52,18 +26,73 @@ pub async fn echo(
     outgoing: &mut impl AnyOutgoing,
     flow: &Flow,
 ) -> Result<(), Error> {
+    // `let … else` and not `while let`, which would keep space for each message that is matched, in an idle connection.
     let echoing = async {
-        while let Some(message) = incoming.receive_owned().await? {
-            queue_echo!(outgoing, message, flow);
-            while let Some(message) = incoming.try_receive_owned() {
-                queue_echo!(outgoing, message, flow);
+        loop {
+            let Some(message) = incoming.receive_owned().await? else { return Ok(()) };
+            if let Err(unsent) = queue(outgoing, message, flow) {
+                Box::pin(queue_waiting(outgoing, unsent, flow)).await?;
+            }
+            loop {
+                let Some(message) = incoming.try_receive_owned() else { break };
+                if let Err(unsent) = queue(outgoing, message, flow) {
+                    Box::pin(queue_waiting(outgoing, unsent, flow)).await?;
+                }
             }
             outgoing.flush().await?;
         }
-        Ok(())
     };
     let echoed = echoing.await;
     Box::pin(complete_close(incoming, outgoing, echoed)).await
+}
+
+/// Queues the echo of a message. A long message is not copied. Without room it comes back, with the error.
+#[inline(always)] // or each message would pass through memory once more
+fn queue<'m>(
+    outgoing: &mut impl AnyOutgoing,
+    message: Received<'m>,
+    flow: &Flow,
+) -> Result<(), (ProtocolError, Received<'m>)> {
+    let bytes = message.as_bytes().len();
+    flow.receive(1, bytes);
+    try_queue(outgoing, message)?;
+    flow.send(1, bytes);
+    Ok(())
+}
+
+#[inline(always)]
+fn try_queue<'m>(
+    outgoing: &mut impl AnyOutgoing,
+    message: Received<'m>,
+) -> Result<(), (ProtocolError, Received<'m>)> {
+    match message {
+        Received::Borrowed(borrowed) => {
+            outgoing.write(borrowed).map_err(|error| (error, message))
+        }
+        Received::Owned(kind, payload) => {
+            let written = outgoing.write_bytes(Fragment::Whole(kind), payload);
+            written.map_err(|Unsent { error, payload, .. }| (error, Received::Owned(kind, payload)))
+        }
+    }
+}
+
+/// Waits for room, and queues the echo. The future is boxed where it is awaited: most connections never have one.
+async fn queue_waiting(
+    outgoing: &mut impl AnyOutgoing,
+    unsent: (ProtocolError, Received<'_>),
+    flow: &Flow,
+) -> Result<(), Error> {
+    let (mut error, mut message) = unsent;
+    let bytes = message.as_bytes().len();
+    loop {
+        outgoing.wait_for_room(error).await?;
+        match try_queue(outgoing, message) {
+            Ok(()) => break,
+            Err(unsent) => (error, message) = unsent,
+        }
+    }
+    flow.send(1, bytes);
+    Ok(())
 }
 
 /// Answers each message with its length: a message of eight bytes, little-endian. The messages of one read are answered

@@ -182,26 +182,29 @@ async fn push<R: Runtime>(
 ) -> Result<End, Error> {
     loop {
         // Between what `log::read_on` has seen last and the subscription there is no await.
-        match tail.join::<R>(&*outgoing, &ctx.worker)? {
-            Joined::Subscribed(feed, mut subscriber) => {
-                outgoing.flush().await?; // what was read from the log leaves before what is published
-                subscriber.lagged().await;
-                // It has lagged, the feed has ended, or the connection closes.
-                (tail.next, tail.is_at_end) = (feed.offset_of(&subscriber), false);
-            }
-            Joined::Ahead(feed) => {
-                outgoing.flush().await?;
-                feed.wait_for(tail.next).await;
-                tail.is_at_end = false; // if the feed has ended, nobody knows
-            }
+        let joined = tail.join::<R>(&*outgoing, &ctx.worker);
+        let (feed, subscriber) = match joined? {
+            Joined::Subscribed(feed, subscriber) => (feed, Some(subscriber)),
+            Joined::Ahead(feed) => (feed, None),
             Joined::Behind => {
                 // Boxed, so that a connection that has nothing to read is smaller.
                 let read = Box::pin(log::read_on::<R>(tail, outgoing, ctx)).await?;
                 if let ControlFlow::Break(end) = read {
                     return Ok(end);
                 }
+                continue;
             }
+        };
+        outgoing.flush().await?; // what was read from the log leaves before what is published
+        match subscriber {
+            Some(mut subscriber) => {
+                subscriber.lagged().await;
+                // It has lagged, the feed has ended, or the connection closes.
+                tail.next = feed.offset_of(&subscriber);
+            }
+            None => Box::pin(feed.wait_for(tail.next)).await,
         }
+        tail.is_at_end = false; // if the feed has ended, nobody knows
     }
 }
 
