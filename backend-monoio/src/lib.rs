@@ -99,6 +99,7 @@ mod local;
 mod op;
 mod runtime;
 mod socket;
+mod timers;
 
 pub use file::{MonoioFile, MonoioFileIo};
 pub use owned_io_os::uring::RingConfig;

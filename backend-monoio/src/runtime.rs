@@ -15,6 +15,7 @@ use crate::file::MonoioFile;
 use crate::local::{self, Entered, Local};
 use crate::op;
 use crate::socket::{MonoioListener, MonoioStream};
+use crate::timers::{self, Sleep};
 
 /// monoio's runtime, on its io_uring driver.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +68,7 @@ impl Clock for Monoio {
             local::yield_to_ring().await;
         } else {
             op::free_kept();
-            monoio::time::sleep(duration.min(SLEEP_MAX)).await;
+            Sleep::until(Self::now() + duration.min(SLEEP_MAX)).await;
         }
     }
 }
@@ -99,7 +100,10 @@ impl Executor for Monoio {
         let mut runtime = builder.build().map_err(os::uring::explain)?;
         let output = runtime.block_on(async {
             Local::start().map_err(os::uring::explain)?;
+            timers::begin();
+            drop(monoio::spawn(timers::drive()));
             let output = run_main(future).await;
+            timers::end();
             local::settle().await;
             io::Result::Ok(output)
         });

@@ -118,9 +118,8 @@ pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result
             Box::pin(serving).await
         }
         SocketService::Iggy => {
-            let serving = async move {
-                iggy::serve_websocket::<R>(&mut incoming, &mut outgoing, ctx).await
-            };
+            let serving =
+                async move { iggy::serve_websocket::<R>(&mut incoming, &mut outgoing, ctx).await };
             Box::pin(serving).await
         }
         SocketService::Tail(mut tail) => {

@@ -66,9 +66,7 @@ fn try_queue<'m>(
     message: Received<'m>,
 ) -> Result<(), (ProtocolError, Received<'m>)> {
     match message {
-        Received::Borrowed(borrowed) => {
-            outgoing.write(borrowed).map_err(|error| (error, message))
-        }
+        Received::Borrowed(borrowed) => outgoing.write(borrowed).map_err(|error| (error, message)),
         Received::Owned(kind, payload) => {
             let written = outgoing.write_bytes(Fragment::Whole(kind), payload);
             written.map_err(|Unsent { error, payload, .. }| (error, Received::Owned(kind, payload)))

@@ -27,8 +27,7 @@ pub(super) struct ReceiveBuffer {
     consumed_bytes: usize,
     /// Comes before the unconsumed part of `buf`.
     partial_frame: PartialFrame,
-    /// Boxed: most connections have none most of the time. Its message is allocated too.
-    assembly: Option<Box<Assembly>>,
+    assembly: Option<Assembly>,
     /// A decoded piece that the assembly has not taken completely.
     pending: Option<LocatedPiece>,
     /// How many bytes the current frame lacks, if it arrives in pieces. None of them is in `buf`.
@@ -239,7 +238,7 @@ impl ReceiveBuffer {
             Location::Buffer(range) => &mut self.buf.as_deref_mut().unwrap_or_default()[range],
             Location::PartialFrame(range) => &mut self.partial_frame.bytes_mut()[range],
             Location::Assembly { .. } => {
-                self.assembly.as_mut().map(|assembly| assembly.hand_out()).unwrap_or_default()
+                self.assembly.as_mut().map(Assembly::hand_out).unwrap_or_default()
             }
         };
         let frame_bytes_left = self.frame_bytes_left;
@@ -449,8 +448,8 @@ impl ReceiveBuffer {
             Location::Assembly { .. } => unreachable!("a piece is added to it"),
         };
         let assembly = self.assembly.get_or_insert_with(|| {
-            let (bytes_max, buffers) = (self.receiver.message_bytes_max(), self.buffers.clone());
-            Box::new(Assembly::new(kind, first, bytes_max, buffers, &self.account))
+            let bytes_max = self.receiver.message_bytes_max();
+            Assembly::new(kind, first, bytes_max, self.buffers.clone(), &self.account)
         });
         let added = match &mut self.inflater {
             Some(inflater) if compressed => {
