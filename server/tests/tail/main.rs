@@ -1,5 +1,6 @@
 //! Tails in the simulation, where any read or write may be short: with two workers, on each engine.
 
+mod idle;
 #[path = "../owners/mod.rs"]
 mod owners;
 mod server;

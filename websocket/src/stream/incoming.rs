@@ -1,10 +1,10 @@
 use std::io;
 use std::rc::Rc;
 
-use owned_io::{BufResult, IoBufMutExt, OwnedRead, Pool, Spare, coop};
+use owned_io::{BufResult, IoBufMutExt, OwnedRead, Pool, coop};
 
 use super::assembly::ReserveError;
-use super::read_driver::ReadDriver;
+use super::read_driver::{ReadDriver, poll_with_upkeep, read_with_upkeep};
 use super::receive_buffer::{LocatedPiece, ReadTarget, ReceiveBuffer, ReceiveStatus};
 use super::shared::Shared;
 use super::{Error, Message, Received};
@@ -210,7 +210,8 @@ impl<H: OwnedRead> Incoming<H> {
         if !coop::has_budget() {
             self.driver.yield_now().await;
         }
-        // What is rare or comes once is boxed, so that a connection that waits for a message is smaller.
+        // What is rare or comes once is boxed, so that a connection that waits for a message is smaller. Reads are not: once
+        // warm, a connection allocates nothing for a message.
         loop {
             match next(&mut self.receive_buffer, &self.driver.shared) {
                 Ok(ReceiveStatus::Piece(located)) => return Ok(Some(located)),
@@ -221,8 +222,13 @@ impl<H: OwnedRead> Incoming<H> {
                             self.driver.read_pooled().await.map(|buf| self.receive_buffer.put(buf))
                         }
                         Ok(ReadTarget::Direct(bytes, missing)) => {
-                            // At least 16 KiB are read, or the rest of a message.
-                            Box::pin(self.read_direct(bytes, missing)).await
+                            // Behind the message so far.
+                            let len = bytes.len();
+                            let spare = bytes.spare().limit(missing);
+                            let BufResult(read, spare) =
+                                read_with_upkeep!(self.driver, read(spare));
+                            self.receive_buffer.put_direct(spare.into_inner(), len);
+                            read
                         }
                         Err(error) => {
                             Box::pin(self.handle_reserve_error(error)).await?;
@@ -245,16 +251,6 @@ impl<H: OwnedRead> Incoming<H> {
                 }
             }
         }
-    }
-
-    /// Reads into the assembly, behind the message so far.
-    async fn read_direct(&mut self, bytes: Vec<u8>, missing: usize) -> io::Result<usize> {
-        let Self { driver, receive_buffer } = self;
-        let len = bytes.len();
-        let spare = bytes.spare().limit(missing);
-        let BufResult(read, bytes) = driver.read(spare).await.map_buf(Spare::into_inner);
-        receive_buffer.put_direct(bytes, len);
-        read
     }
 
     /// Waits for memory, or fails the connection if there can never be enough.

@@ -8,22 +8,37 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use owned_io::backend::Direction;
-use owned_io::{BufResult, IoBufMut, OwnedRead, Pool, PoolBuf, coop};
+use owned_io::{BufResult, OwnedRead, Pool, PoolBuf, coop};
 
 use super::Error;
 use super::shared::Shared;
 use crate::engine::State;
 
+/// Awaits a read of the half of a driver, and does the upkeep meanwhile. This is a macro because a function would keep the
+/// buffer that is passed to it, next to the future that has it, in each idle connection.
+macro_rules! read_with_upkeep {
+    ($driver:expr, $method:ident($($argument:expr),*)) => {{
+        $driver.is_reading = true;
+        let mut reading = std::pin::pin!($driver.half.$method($($argument),*));
+        let shared = &*$driver.shared;
+        let result =
+            std::future::poll_fn(|cx| poll_with_upkeep(shared, reading.as_mut(), cx)).await;
+        $driver.is_reading = false;
+        result
+    }};
+}
+pub(super) use read_with_upkeep;
+
 /// The read half of a connection. While a read waits, the driver sends control frames and watches
 /// the timers.
 pub(super) struct ReadDriver<H> {
-    half: H,
+    pub(super) half: H,
     pool: Pool,
     pub(super) shared: Rc<Shared>,
     phase: Phase,
     /// Whether a read is in progress. If it is set when a call begins, a read was dropped before it
     /// ended.
-    is_reading: bool,
+    pub(super) is_reading: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -55,20 +70,7 @@ impl<H: OwnedRead> ReadDriver<H> {
 
     /// See [`OwnedRead::read_pooled`].
     pub(super) async fn read_pooled(&mut self) -> io::Result<PoolBuf> {
-        self.is_reading = true;
-        let mut reading = pin!(self.half.read_pooled(&self.pool));
-        let result = poll_fn(|cx| poll_with_upkeep(&self.shared, reading.as_mut(), cx)).await;
-        self.is_reading = false;
-        result
-    }
-
-    /// See [`OwnedRead::read`].
-    pub(super) async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B> {
-        self.is_reading = true;
-        let mut reading = pin!(self.half.read(buf));
-        let result = poll_fn(|cx| poll_with_upkeep(&self.shared, reading.as_mut(), cx)).await;
-        self.is_reading = false;
-        result
+        read_with_upkeep!(self, read_pooled(&self.pool))
     }
 
     /// Yields to other tasks and then refills the task's work budget, which is used up.
@@ -179,7 +181,9 @@ impl<H: OwnedRead> ReadDriver<H> {
         const DISCARDED_BYTES_MAX: usize = 4 * 1024; // one read; held for some milliseconds
         match self.read_pooled().await {
             Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => {
-                self.read(Vec::with_capacity(DISCARDED_BYTES_MAX)).await.0
+                let buf = Vec::with_capacity(DISCARDED_BYTES_MAX);
+                let BufResult(read, _) = read_with_upkeep!(self, read(buf));
+                read
             }
             read => read.map(|buf| buf.len()),
         }
@@ -190,7 +194,7 @@ impl<H: OwnedRead> ReadDriver<H> {
 ///
 /// Inlined, as are its callers: each future around another adds its part to every poll.
 #[inline(always)]
-fn poll_with_upkeep<F: Future>(
+pub(super) fn poll_with_upkeep<F: Future>(
     shared: &Shared,
     mut operation: Pin<&mut F>,
     cx: &mut Context<'_>,

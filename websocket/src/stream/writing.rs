@@ -22,9 +22,7 @@ pub(super) struct Done {
 }
 
 /// Like `write_all` and `write_all_vectored`, but reports each write. It is one function, because
-/// that makes an idle connection smaller, whose writer waits for its first job. For the same reason
-/// only the first write of a short batch has its space in here: the others are of batches that are
-/// long, or of peers that are slow, and are boxed.
+/// that makes an idle connection smaller, whose writer waits for its first job.
 pub(super) async fn write_batches(
     mut half: impl OwnedWrite,
     slot: JobSlot<Job, Done>,
@@ -42,7 +40,7 @@ pub(super) async fn write_batches(
                         Err(error) => break Err(error),
                     }
                     slot.progress();
-                    let rest = Box::pin(half.write(buf.buf_slice(at..))).await;
+                    let rest = half.write(buf.buf_slice(at..)).await;
                     BufResult(written, buf) = rest.map_buf(Slice::into_inner);
                 };
                 (result, Some(Batch::Single(buf)))
@@ -57,7 +55,7 @@ pub(super) async fn write_batches(
                     false => Err(io::ErrorKind::WouldBlock.into()),
                 };
                 if written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
-                    written = Box::pin(half.write(bytes.clone())).await.0;
+                    written = half.write(bytes.clone()).await.0;
                 }
                 let result = loop {
                     match written {
@@ -67,7 +65,7 @@ pub(super) async fn write_batches(
                         Err(error) => break Err(error),
                     }
                     slot.progress();
-                    written = Box::pin(half.write(bytes.slice(at..))).await.0;
+                    written = half.write(bytes.slice(at..)).await.0;
                 };
                 (result, Some(Batch::Published(segment, is_compressed)))
             }
@@ -78,7 +76,7 @@ pub(super) async fn write_batches(
                         break Ok(());
                     }
                     let written;
-                    BufResult(written, bufs) = Box::pin(half.write_vectored(bufs)).await;
+                    BufResult(written, bufs) = half.write_vectored(bufs).await;
                     match written {
                         Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
                         Ok(_) => slot.progress(),
