@@ -112,7 +112,9 @@ pub(crate) async fn drive() {
         });
         let mut rearmed = pin!(wait_for_change(first));
         match first {
-            Some(due) => drop(select(rearmed, monoio::time::sleep_until(due.into())).await),
+            Some(due) => {
+                select(rearmed, monoio::time::sleep_until(due.into())).await;
+            }
             None => rearmed.as_mut().await,
         }
         if TIMERS.with_borrow(|timers| timers.has_ended) {
