@@ -1,11 +1,12 @@
 //! `/metrics` of `--admin`: its format, its values, and who may see it.
 
 use std::collections::BTreeMap;
+use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use iggy_binary_protocol::codes::*;
-use tungstenite::Message;
+use tungstenite::{ClientRequestBuilder, Message, WebSocket};
 
 use super::events::events;
 use super::iggy::{BASIC, Client, Directory, LOGIN, batch, password_file};
@@ -245,6 +246,7 @@ fn commands_and_the_log_are_counted() {
         assert_eq!(client.ask(GET_STREAMS_CODE, &[]).0, 40); // without a login
         client.ask(LOGIN_USER_CODE, LOGIN);
         client.create();
+        let mut tails = vec![tail(&server, ""), tail(&server, "")];
         let payloads: Vec<_> = (0..5_u8).map(|n| vec![n; 1_000]).collect();
         for payload in &payloads {
             assert_eq!(client.ask(SEND_MESSAGES_CODE, &batch(payload)).0, 0);
@@ -254,6 +256,10 @@ fn commands_and_the_log_are_counted() {
             let lines = events("Content-Type: application/x-ndjson", authorization, "one\ntwo");
             let answer = server.ask(1, &lines);
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        }
+        tails.push(tail(&server, "?from=first")); // what is in the log
+        for tail in &mut tails {
+            (0..7).for_each(|_| assert!(tail.read().unwrap().is_text()));
         }
         let command = |command: &str, outcome: &str| {
             let labels = format!("command=\"{command}\",outcome=\"{outcome}\"");
@@ -271,6 +277,10 @@ fn commands_and_the_log_are_counted() {
             ("owned_io_events_appended_total".to_owned(), 2.0),
             ("owned_io_events_appended_bytes_total".to_owned(), 6.0),
             ("owned_io_iggy_append_seconds_count".to_owned(), 6.0), // with the events, which are one batch
+            (
+                "owned_io_sent_messages_total{service=\"tail\",transport=\"websocket\"}".to_owned(),
+                21.0,
+            ),
             ("owned_io_iggy_polled_messages_total".to_owned(), 5.0),
             ("owned_io_iggy_clients".to_owned(), 1.0),
             ("owned_io_iggy_partitions".to_owned(), 1.0),
@@ -294,7 +304,14 @@ fn commands_and_the_log_are_counted() {
             let all = values[&format!("{name}_bucket{{le=\"+Inf\"}}")];
             assert_eq!(all, values[&format!("{name}_count")]);
         }
-        drop((client, server));
+        drop((client, tails, server));
         std::fs::remove_dir_all(&dir.0).unwrap();
     }
+}
+
+/// A subscriber of the partition that [`Client::create`] makes.
+fn tail(server: &Server, query: &str) -> WebSocket<TcpStream> {
+    let uri = format!("ws://{}/tail/s/t/0{query}", server.addr(1)).parse().unwrap();
+    let request = ClientRequestBuilder::new(uri).with_header("Authorization", BASIC);
+    tungstenite::client(request, server.connect(1)).unwrap().0
 }

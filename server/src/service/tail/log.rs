@@ -122,12 +122,13 @@ async fn queue<R: Runtime>(
     }
     pushed.encode(encoded);
     drop(room); // the queue reserves the same bytes, before any other connection can
-    ctx.worker.metrics.traffic.tail_websocket.send(1, bytes);
+    let flow = &ctx.worker.metrics.traffic.tail_websocket;
     let part = Fragment::Whole(format.kind());
     if bytes <= COPIED_BYTES_MAX {
         while let Err(error) = outgoing.write_fragment(part, encoded) {
             outgoing.wait_for_room(error).await?;
         }
+        flow.send(1, bytes);
         return Ok(ControlFlow::Continue(()));
     }
     let mut payload = Bytes::from(std::mem::take(encoded));
@@ -135,6 +136,7 @@ async fn queue<R: Runtime>(
         outgoing.wait_for_room(error).await?;
         payload = refused;
     }
+    flow.send(1, bytes);
     Ok(ControlFlow::Continue(()))
 }
 
