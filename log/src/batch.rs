@@ -103,4 +103,6 @@ pub struct Recovered {
     pub cut_bytes: u64,
     /// The file that they were cut from. `None` if there were none.
     pub cut_file: Option<PathBuf>,
+    /// A valid mark said where the partition ended when it was closed. The last segment was not read.
+    pub was_closed: bool,
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 pub struct PartitionConfig {
     /// When an append is acknowledged. Default [`SyncPolicy::Batch`].
     pub sync: SyncPolicy,
-    /// A segment takes no more batches beyond this length, in bytes. Default 128 MiB: opening a partition reads its last
-    /// segment, which takes a fraction of a second then.
+    /// A segment takes no more batches beyond this length, in bytes. Default 128 MiB: opening a partition that was not
+    /// closed reads its last segment, which takes a fraction of a second then.
     pub segment_bytes: u64,
     /// The largest payload of a batch, in bytes. Default 16 MiB. It is at most 1 GiB, whatever is set.
     pub batch_bytes_max: usize,

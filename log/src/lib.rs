@@ -6,6 +6,7 @@ mod config;
 mod error;
 mod format;
 mod journal;
+mod mark;
 mod observer;
 mod partition;
 mod reader;
@@ -54,6 +55,7 @@ async fn remove_locked<R: Files>(dir: PathBuf) -> Result<(), Error> {
         result => result.map_err(failed)?,
     };
     recovery::try_lock::<R>(&lock, &dir).await?;
+    mark::remove::<R>(&dir).await.map_err(failed)?;
     // In order, so that a crash leaves the last segments. The snapshot goes before the records that it needs.
     for name in ["snapshot", "snapshot.new"] {
         match R::remove_file(&dir.join(name)).await {

@@ -29,7 +29,8 @@ pub struct Partition<R: Files> {
 impl<R: Runtime + Files> Partition<R> {
     /// Opens the partition in `dir`, or creates it with the directories above it.
     ///
-    /// Reads the last segment, and cuts a torn tail: batches that are not whole and were not acknowledged by
+    /// After [`close`](Self::close), it reads the header of the last segment and the mark of the clean end, and removes the
+    /// mark. Otherwise it reads the last segment, and cuts a torn tail: batches that are not whole and were not acknowledged by
     /// [`SyncPolicy::Batch`](crate::SyncPolicy::Batch).
     ///
     /// # Errors
@@ -55,7 +56,8 @@ impl<R: Runtime + Files> Partition<R> {
         let offsets = Offsets { first, next: found.next_offset };
         let cut_bytes = found.cut_bytes;
         let cut = found.segments.back().filter(|_| cut_bytes > 0);
-        let recovered = Recovered { offsets, cut_bytes, cut_file: cut.map(|it| it.path.clone()) };
+        let (cut_file, was_closed) = (cut.map(|it| it.path.clone()), found.was_closed);
+        let recovered = Recovered { offsets, cut_bytes, cut_file, was_closed };
         let bytes = found.segments.iter().map(|segment| segment.len.get()).sum();
         let state = State {
             segments: found.segments,
@@ -224,7 +226,9 @@ impl<R: Runtime + Files> Partition<R> {
         self.handle.shared.request(request)?.wait().await
     }
 
-    /// Writes and syncs what was appended, ends the writer, and releases the lock. Other handles are closed too. A read
+    /// Writes and syncs what was appended, marks the clean end, ends the writer, and releases the lock. The next
+    /// [`open`](Self::open) does not read the last segment then. That there is no mark is no error: the directory is full,
+    /// for example. Other handles are closed too. A read
     /// that runs holds its segment, and until it ends the directory cannot be opened again.
     ///
     /// # Errors
@@ -235,16 +239,16 @@ impl<R: Runtime + Files> Partition<R> {
     /// It is closed all the same.
     pub async fn close(self) -> Result<(), Error> {
         let shared = Rc::clone(&self.handle.shared);
-        let flushed = shared.request(Request::Flush);
+        let closed = shared.request(Request::Close);
         shared.close();
-        let flushed = match flushed {
+        let closed = match closed {
             Ok(answered) => answered.wait().await,
             Err(error) => Err(error),
         };
         // The writer drops the lock when it ends, also after a failure.
         let is_over = || shared.state.borrow().lock.is_none().then_some(());
         shared.committed.wait_until(is_over).await;
-        flushed
+        closed
     }
 
     /// [`append`](Self::append) until the batch is in the queue.

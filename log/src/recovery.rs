@@ -1,4 +1,4 @@
-//! Opening a partition: its files are found, and the last segment is checked and cut.
+//! Opening a partition: its files are found, and the last segment is checked and cut, unless a mark says where it ended.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -11,6 +11,7 @@ use owned_io::{File, Files, OpenMode, OwnedWriteAtExt, Random};
 use crate::format::{
     BATCH_HEADER_BYTES, SEGMENT_HEADER_BYTES, Scanned, Scanner, SegmentHeader, proves_damage,
 };
+use crate::mark::{self, Mark};
 use crate::segment::{Index, Metadata, Segment, base_offset_of};
 use crate::{Error, ErrorKind, PartitionConfig};
 
@@ -26,6 +27,8 @@ pub(crate) struct Found<R: Files> {
     pub(crate) next_offset: u64,
     pub(crate) timestamp: u64,
     pub(crate) cut_bytes: u64,
+    /// A mark said where the last segment ended.
+    pub(crate) was_closed: bool,
 }
 
 /// Opens the directory of a partition, or creates it.
@@ -41,6 +44,8 @@ pub(crate) async fn open<R: Files + Random>(
     try_lock::<R>(&lock, dir).await?;
 
     let mut bases = list::<R>(dir).await?;
+    let mut mark = Mark::read::<R>(dir).await;
+    let had_mark = mark.is_some();
     let (mut incomplete, mut last) = (None::<Segment<R>>, None);
     // At most two rounds: only the last segment can be incomplete, because a segment is on the disk before the next one
     // is created.
@@ -48,7 +53,7 @@ pub(crate) async fn open<R: Files + Random>(
         && let Some(base) = bases.pop()
     {
         let segment = Segment::new(dir, base, 0);
-        match recover(&segment, config).await? {
+        match recover(&segment, config, &mut mark).await? {
             Some(recovered) => last = Some((segment, recovered)),
             None if incomplete.is_some() => return Err(Error::corrupt(&segment.path, 0)),
             None => incomplete = Some(segment),
@@ -58,13 +63,16 @@ pub(crate) async fn open<R: Files + Random>(
         // No batch was ever in it.
         R::remove_file(&segment.path).await.map_err(failed)?;
     }
+    // Durably, before anything is appended.
+    mark::remove::<R>(dir).await.map_err(failed)?;
     R::sync_dir(dir).await.map_err(failed)?;
     if let Some((segment, (scanned, size))) = last {
         let mut segments = older::<R>(dir, &bases).await?;
         segments.push_back(Rc::new(segment));
         let Scanned { valid_len, next_offset, timestamp, .. } = scanned;
         let cut_bytes = size - valid_len;
-        return Ok(Found { lock, segments, next_offset, timestamp, cut_bytes });
+        let was_closed = had_mark && mark.is_none();
+        return Ok(Found { lock, segments, next_offset, timestamp, cut_bytes, was_closed });
     }
     let fresh_base = incomplete.map_or(0, |segment| segment.base_offset);
     sync_above::<R>(dir).await?;
@@ -72,7 +80,8 @@ pub(crate) async fn open<R: Files + Random>(
     let segment = Segment::create(dir, header, Index::new(config.segment_bytes)).await?;
     R::sync_dir(dir).await.map_err(|error| Error::io("sync", dir, error))?;
     let segments = VecDeque::from([Rc::new(segment)]);
-    Ok(Found { lock, segments, next_offset: fresh_base, timestamp: 0, cut_bytes: 0 })
+    let (next_offset, timestamp, cut_bytes, was_closed) = (fresh_base, 0, 0, false);
+    Ok(Found { lock, segments, next_offset, timestamp, cut_bytes, was_closed })
 }
 
 /// A new salt.
@@ -122,9 +131,12 @@ async fn older<R: Files>(dir: &Path, bases: &[u64]) -> Result<VecDeque<Rc<Segmen
 
 /// Checks the batches of the last segment, and cuts it after the last whole one. Returns what it found, and the length
 /// before the cut. `None`: the segment was not created completely.
+///
+/// Takes the mark instead, if it agrees with the segment. Then everything is on the disk, and no batch is read.
 async fn recover<R: Files>(
     segment: &Segment<R>,
     config: &PartitionConfig,
+    mark: &mut Option<Mark>,
 ) -> Result<Option<(Scanned, u64)>, Error> {
     let file = R::open(&segment.path, OpenMode::Write).await;
     let file = file.map_err(|error| segment.io("open", error))?;
@@ -139,6 +151,14 @@ async fn recover<R: Files>(
         }
         Err(error) => return Err(error),
     };
+    if let Some(mark) = mark.take_if(|mark| mark.agrees_with(&header, size)) {
+        let Mark { next_offset, timestamp, entries, .. } = mark;
+        let index = RefCell::new(Index::with_entries(config.segment_bytes, entries));
+        segment.len.set(size);
+        segment.set_opened(file, Rc::new(Metadata { header, index }));
+        let scanned = Scanned { valid_len: size, next_offset, timestamp, synced_len: size };
+        return Ok(Some((scanned, size)));
+    }
     let mut index = Index::new(config.segment_bytes);
     let scanned = scan(segment, &file, &header, size, &mut index).await?;
     if scanned.valid_len < size {

@@ -14,7 +14,7 @@ use crate::format::{
 };
 
 /// The most entries of an [`Index`]: 12 KiB. With segments of 128 MiB, a read scans at most 256 KiB of headers.
-const INDEX_ENTRIES_MAX: u64 = 512;
+pub(crate) const INDEX_ENTRIES_MAX: usize = 512;
 
 /// How much is read at once while an index is built, in bytes: the headers of some batches.
 const SCAN_BYTES: u64 = 64 * 1024;
@@ -50,11 +50,12 @@ pub(crate) struct Index {
     distance: u64,
 }
 
-#[derive(Clone, Copy)]
-struct IndexEntry {
-    position: u64,
-    base_offset: u64,
-    timestamp: u64,
+/// Where a batch is, and what it begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IndexEntry {
+    pub(crate) position: u64,
+    pub(crate) base_offset: u64,
+    pub(crate) timestamp: u64,
 }
 
 /// What a read looks for.
@@ -78,7 +79,16 @@ impl Target {
 
 impl Index {
     pub(crate) const fn new(segment_bytes: u64) -> Self {
-        Self { entries: Vec::new(), distance: segment_bytes.div_ceil(INDEX_ENTRIES_MAX) }
+        Self::with_entries(segment_bytes, Vec::new())
+    }
+
+    /// An index that has `entries` already, at most [`INDEX_ENTRIES_MAX`] and in order.
+    pub(crate) const fn with_entries(segment_bytes: u64, entries: Vec<IndexEntry>) -> Self {
+        Self { entries, distance: segment_bytes.div_ceil(INDEX_ENTRIES_MAX as u64) }
+    }
+
+    pub(crate) fn entries(&self) -> &[IndexEntry] {
+        &self.entries
     }
 
     /// Notes a batch, unless it is close to the one before.
@@ -87,7 +97,7 @@ impl Index {
             None => true,
             Some(last) => position >= last.position + self.distance,
         };
-        if is_due && (self.entries.len() as u64) < INDEX_ENTRIES_MAX {
+        if is_due && self.entries.len() < INDEX_ENTRIES_MAX {
             let BatchHeader { base_offset, timestamp, .. } = *header;
             self.entries.push(IndexEntry { position, base_offset, timestamp });
         }

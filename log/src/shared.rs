@@ -62,6 +62,8 @@ pub(crate) struct State<R: Files> {
 pub(crate) enum Request {
     Append(Queued),
     Flush(Reply<()>),
+    /// The last one: sync, and mark the clean end.
+    Close(Reply<()>),
     Purge(Reply<()>),
     Trim(Keep, Reply<Trimmed>),
 }

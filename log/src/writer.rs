@@ -13,6 +13,7 @@ use crate::error::is_full;
 use crate::format::{
     BATCH_HEADER_BYTES, BatchHeader, SEGMENT_HEADER_BYTES, SegmentHeader, payload_crc,
 };
+use crate::mark::{self, Mark};
 use crate::segment::{Index, Opened, Segment};
 use crate::shared::{BATCH_OVERHEAD_BYTES, Keep, Queued, Request, Shared};
 use crate::{Batch, Error, ErrorKind, Group, Position, SyncPolicy, Trimmed, recovery};
@@ -24,6 +25,10 @@ const GROUP_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Smaller batches are copied into the cache: as they come, they may share a buffer that is much larger, and may have
 /// several parts.
 const COPIED_BYTES_MAX: usize = 16 * 1024;
+
+/// A last segment of at most this part of [`segment_bytes`](crate::PartitionConfig::segment_bytes) gets no mark: one of
+/// 1 MiB by default. It is read in less time than the two syncs of a mark take.
+const UNMARKED_PART: u64 = 128;
 
 pub(crate) struct Writer<R: Files> {
     pub(crate) shared: Rc<Shared<R>>,
@@ -67,6 +72,14 @@ impl<R: Runtime + Files> Writer<R> {
                     let flushed = self.sync().await;
                     reply.give(flushed.clone());
                     flushed
+                }
+                Work::Close(reply) => {
+                    let synced = self.sync().await;
+                    if synced.is_ok() {
+                        self.mark_end().await;
+                    }
+                    reply.give(synced.clone());
+                    synced
                 }
                 Work::Purge(reply) => {
                     let purged = self.purge().await;
@@ -312,7 +325,9 @@ impl<R: Runtime + Files> Writer<R> {
         for request in requests {
             match request {
                 Request::Append(queued) => queued.reply.give(Err(error.clone())),
-                Request::Flush(reply) | Request::Purge(reply) => reply.give(Err(error.clone())),
+                Request::Flush(reply) | Request::Close(reply) | Request::Purge(reply) => {
+                    reply.give(Err(error.clone()));
+                }
                 Request::Trim(_, reply) => reply.give(Err(error.clone())),
             }
         }
@@ -336,6 +351,27 @@ impl<R: Runtime + Files> Writer<R> {
         synced.map_err(|error| Error::failed("sync", &self.segment.path, error))?;
         self.synced_len = self.len;
         Ok(())
+    }
+
+    /// Marks the clean end, after everything was synced. Without a mark, the next opening reads the last segment.
+    async fn mark_end(&self) {
+        let (shared, segment) = (&self.shared, &self.segment);
+        let is_worth = self.len > shared.config.segment_bytes / UNMARKED_PART;
+        if self.is_ended || self.synced_len != segment.len.get() || !is_worth {
+            return;
+        }
+        let mark = Mark {
+            salt: self.opened.metadata.header.salt,
+            base_offset: segment.base_offset,
+            len: self.synced_len,
+            next_offset: shared.state.borrow().next,
+            timestamp: self.timestamp,
+            entries: self.opened.metadata.index.borrow().entries().to_vec(),
+        };
+        if mark.write::<R>(&shared.dir).await.is_err() {
+            // What is left of it takes space. It is damaged, or true.
+            let _ = mark::remove::<R>(&shared.dir).await;
+        }
     }
 
     /// Ends the segment and begins the next one. What was written is on the disk before the next one exists.
@@ -391,6 +427,7 @@ enum Work {
     Group(VecDeque<Queued>),
     Sync,
     Flush(crate::signal::Reply<()>),
+    Close(crate::signal::Reply<()>),
     Purge(crate::signal::Reply<()>),
     Trim(Keep, crate::signal::Reply<Trimmed>),
 }
@@ -422,6 +459,7 @@ fn take_work(queue: &mut VecDeque<Request>) -> Option<Work> {
     Some(match queue.pop_front()? {
         Request::Append(queued) => Work::Group(VecDeque::from([queued])),
         Request::Flush(reply) => Work::Flush(reply),
+        Request::Close(reply) => Work::Close(reply),
         Request::Purge(reply) => Work::Purge(reply),
         Request::Trim(keep, reply) => Work::Trim(keep, reply),
     })

@@ -145,5 +145,6 @@ fn payload(number: u64) -> Bytes {
 async fn segments(dir: &Path) -> Vec<PathBuf> {
     let entries = Sim::list_dir(dir).await.expect("the directory is listed");
     let paths = entries.into_iter().map(|entry| dir.join(entry.name));
-    paths.filter(|path| path.extension().is_some_and(|extension| extension == "log")).collect()
+    // With the mark of the clean end.
+    paths.filter(|path| !path.ends_with("lock")).collect()
 }

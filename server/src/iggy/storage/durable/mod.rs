@@ -133,9 +133,11 @@ impl<R: Runtime + Files> DurableStorage<R> {
         };
         storage.compare_with_directory(&catalogue, is_new).await?;
         let logs: Vec<_> = catalogue.logs().collect();
-        let mut cut = storage.open_partitions(&logs).await.map_err(explained)?;
-        cut.extend(cut_tail(replay.recovered));
-        info!(partitions = logs.len(), "opened the log");
+        let opened = storage.open_partitions(&logs).await.map_err(explained)?;
+        let was_closed = opened.iter().filter(|recovered| recovered.was_closed).count();
+        let cut: Vec<_> =
+            opened.into_iter().chain([replay.recovered]).filter_map(cut_tail).collect();
+        info!(partitions = logs.len(), was_closed, "opened the log");
         if !cut.is_empty() {
             let bytes: u64 = cut.iter().map(|(_, bytes)| bytes).sum();
             let files = cut.iter().map(|(file, bytes)| format!("{}: {bytes}", file.display()));
@@ -177,9 +179,9 @@ impl<R: Runtime + Files> DurableStorage<R> {
         let _ = self.appends.set(gauge);
     }
 
-    /// Opens partitions, none of which is open. Returns the files that were cut, and by how many bytes.
-    async fn open_partitions(&self, logs: &[LogId]) -> Result<Vec<(PathBuf, u64)>, Error> {
-        let mut cut = Vec::new();
+    /// Opens partitions, none of which is open. Returns what was found, in their order.
+    async fn open_partitions(&self, logs: &[LogId]) -> Result<Vec<Recovered>, Error> {
+        let mut all = Vec::with_capacity(logs.len());
         for some in logs.chunks(PARTITIONS_AT_ONCE) {
             let opened = join_all(some.iter().map(async |&log| {
                 let config = self.config_of_next();
@@ -187,7 +189,7 @@ impl<R: Runtime + Files> DurableStorage<R> {
                 match once_unlocked::<R, _>(open).await {
                     Ok((partition, recovered)) => {
                         self.insert(log, partition, config);
-                        Ok(cut_tail(recovered))
+                        Ok(recovered)
                     }
                     Err(error) => {
                         self.give_back(&config);
@@ -196,10 +198,10 @@ impl<R: Runtime + Files> DurableStorage<R> {
                 }
             }));
             for opened in opened.await {
-                cut.extend(opened?);
+                all.push(opened?);
             }
         }
-        Ok(cut)
+        Ok(all)
     }
 
     /// The settings of the next log that is opened. What it may keep in memory and open is taken from what is left.
