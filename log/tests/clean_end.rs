@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use common::{append, edit, expect_batches, open, scratch, segments, small};
-use owned_io::{Clock, Executor, Files};
+use owned_io::{Clock, Files};
 use owned_io_log::{ErrorKind, Partition, PartitionConfig, ReadFrom, Recovered};
 use owned_io_sim::{Fault, FaultPlan, Sim, World, block_on, run, seeds};
 

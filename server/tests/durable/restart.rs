@@ -11,7 +11,7 @@ use owned_io_log::SyncPolicy;
 use owned_io_server::iggy::Status;
 use owned_io_server::iggy::session::AnswerRoom;
 use owned_io_server::iggy::workers::Iggy;
-use owned_io_sim::{Fault, Sim, block_on, run, seeds};
+use owned_io_sim::{Fault, Sim, World, block_on, run, seeds};
 
 use super::client::{Client, DIR, POLL_BYTES_MAX, open};
 
@@ -34,6 +34,51 @@ async fn why_not() -> String {
 pub(super) fn payload(n: u64) -> Vec<u8> {
     let len = 1 + (n * 37 % 900) as usize;
     n.to_le_bytes().into_iter().cycle().take(len).collect()
+}
+
+/// The bytes that were read from files since the note, by the trace.
+fn bytes_read(world: &World, note: &str) -> u64 {
+    let trace = world.trace();
+    let (_, since) = trace.rsplit_once(note).expect("few events since then");
+    let bytes = |line: &str| -> Option<u64> {
+        line.split_once(": reads ")?.1.strip_suffix(" bytes")?.parse().ok()
+    };
+    since.lines().filter_map(bytes).sum()
+}
+
+/// "After an end by SIGTERM, a start reads no messages."
+#[test]
+fn a_restart_after_a_clean_end_reads_no_messages() {
+    const BYTES: usize = 64 * 1024;
+    const MESSAGES: u64 = 40;
+    run(seeds(1), async |world| {
+        let iggy = start().await;
+        let mut client = Client::login(&iggy).await;
+        client.create_stream().await.unwrap();
+        client.create_topic("t", 2, UNLIMITED).await.unwrap();
+        for number in 0..MESSAGES {
+            client.send("t", (number % 2) as u32, &[vec![number as u8; BYTES]]).await.unwrap();
+        }
+        end(iggy, client).await;
+        world.note("a clean start");
+        let iggy = start().await;
+        let bytes = bytes_read(&world, "a clean start");
+        assert!(bytes < BYTES as u64, "{bytes} bytes");
+        let client = Client::login(&iggy).await;
+        end(iggy, client).await;
+
+        // Without the marks, the messages are read.
+        for partition in partitions().await {
+            Sim::remove_file(&partition.join("clean")).await.unwrap();
+        }
+        world.note("a start without marks");
+        let iggy = start().await;
+        let bytes = bytes_read(&world, "a start without marks");
+        assert!(bytes > MESSAGES * BYTES as u64, "{bytes} bytes");
+        let client = Client::login(&iggy).await;
+        end(iggy, client).await;
+        Ok(())
+    });
 }
 
 /// The directories of partitions.
