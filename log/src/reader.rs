@@ -154,15 +154,17 @@ async fn read_segment<R: Files>(
     bytes_max: usize,
     batch_bytes_max: usize,
 ) -> Result<Vec<Batch>, Error> {
-    let Metadata { header: segment_header, index } = &*opened.metadata;
+    let Metadata { header: segment_header, index, long_batch } = &*opened.metadata;
     let mut position = index.borrow().seek(target);
-    let mut needed = 0;
+    let at_once = (bytes_max as u64).clamp(READ_BYTES_MIN, READ_BYTES_MAX);
+    let mut needed =
+        long_batch.get().min(BATCH_HEADER_BYTES.saturating_add(batch_bytes_max) as u64);
     let len = segment.len.get();
     let mut next_offset = segment.base_offset;
     let mut found = Vec::new();
     // Each round returns, goes on by at least one batch, or reads more of one.
     while position < len && found.is_empty() {
-        let wanted = (bytes_max as u64).clamp(READ_BYTES_MIN, READ_BYTES_MAX).max(needed);
+        let wanted = at_once.max(needed);
         let bytes = segment.read(&opened.file, position, wanted.min(len - position)).await?;
         let (mut at, mut payload) = (0, 0_usize);
         needed = 0;
@@ -203,6 +205,10 @@ async fn read_segment<R: Files>(
             let stored = bytes.slice(at as usize + BATCH_HEADER_BYTES..end as usize);
             if payload_crc(std::slice::from_ref(&stored)) != header.payload_crc {
                 return before_damage(found);
+            }
+            if found.is_empty() {
+                let stored_len = header.stored_len();
+                long_batch.set(if stored_len > at_once { stored_len } else { 0 });
             }
             let BatchHeader { base_offset, count, timestamp, .. } = header;
             found.push(Batch { base_offset, count, timestamp, bytes: stored });

@@ -1,6 +1,5 @@
 //! Opening a partition: its files are found, and the last segment is checked and cut, unless a mark says where it ended.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
@@ -153,9 +152,9 @@ async fn recover<R: Files>(
     };
     if let Some(mark) = mark.take_if(|mark| mark.agrees_with(&header, size)) {
         let Mark { next_offset, timestamp, entries, .. } = mark;
-        let index = RefCell::new(Index::with_entries(config.segment_bytes, entries));
+        let index = Index::with_entries(config.segment_bytes, entries);
         segment.len.set(size);
-        segment.set_opened(file, Rc::new(Metadata { header, index }));
+        segment.set_opened(file, Rc::new(Metadata::new(header, index)));
         let scanned = Scanned { valid_len: size, next_offset, timestamp, synced_len: size };
         return Ok(Some((scanned, size)));
     }
@@ -168,7 +167,7 @@ async fn recover<R: Files>(
     }
     make_durable(segment, &file, &header, &scanned).await?;
     segment.len.set(scanned.valid_len);
-    segment.set_opened(file, Rc::new(Metadata { header, index: RefCell::new(index) }));
+    segment.set_opened(file, Rc::new(Metadata::new(header, index)));
     Ok(Some((scanned, size)))
 }
 

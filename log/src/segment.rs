@@ -41,6 +41,15 @@ pub(crate) struct Opened<R: Files> {
 pub(crate) struct Metadata {
     pub(crate) header: SegmentHeader,
     pub(crate) index: RefCell<Index>,
+    /// The stored length of the batch that the last read returned first, if it was longer than what a read takes at
+    /// once; else 0. The batches of a segment are mostly alike, so the next read takes as much, and reads no batch twice.
+    pub(crate) long_batch: Cell<u64>,
+}
+
+impl Metadata {
+    pub(crate) fn new(header: SegmentHeader, index: Index) -> Self {
+        Self { header, index: RefCell::new(index), long_batch: Cell::new(0) }
+    }
 }
 
 /// The positions of some of the batches of a segment, in order. It is made from the headers of the batches.
@@ -142,7 +151,7 @@ impl<R: Files> Segment<R> {
             Ok(file)
         };
         let file = created.await.map_err(|error| Error::io("create", path, error))?;
-        segment.set_opened(file, Rc::new(Metadata { header, index: RefCell::new(index) }));
+        segment.set_opened(file, Rc::new(Metadata::new(header, index)));
         Ok(segment)
     }
 
@@ -209,7 +218,7 @@ impl<R: Files> Segment<R> {
             }
             position += at;
         }
-        Ok(Metadata { header, index: RefCell::new(index) })
+        Ok(Metadata::new(header, index))
     }
 
     pub(crate) async fn read_header(&self, file: &R::File) -> Result<SegmentHeader, Error> {

@@ -77,6 +77,44 @@ fn readers_of_old_segments_read_all_headers_once() {
     }
 }
 
+/// The batches of a segment are mostly alike: after the first one that is longer than a read, each is read once.
+#[test]
+fn batches_that_are_longer_than_a_read_are_read_once() {
+    const BATCH: usize = 50_000;
+    run(seeds(1), async |world| {
+        let dir = scratch::<Sim>();
+        let mut config = PartitionConfig::default();
+        // So that the index has each batch.
+        (config.segment_bytes, config.cache_bytes_max) = (1 << 20, 0);
+        let (log, _) = open::<Sim>(&dir, config).await;
+        for number in 0..6 {
+            let len = if number == 4 { 100 } else { BATCH };
+            log.append(1, |_| [Bytes::from(vec![number; len])]).await.unwrap();
+        }
+        let read = async |offset: u64, bytes_max| {
+            world.note("a read");
+            let batches = log.read(ReadFrom::Offset(offset), bytes_max).await.unwrap();
+            assert_eq!(batches[0].base_offset, offset);
+            assert!(batches[0].bytes.iter().all(|byte| u64::from(*byte) == offset));
+            bytes_read(&world, "a read")
+        };
+        let stored = 48 + BATCH as u64;
+        assert_eq!(read(0, 20_000).await, 20_000 + stored, "nothing is known of its length");
+        for offset in 1..4 {
+            assert_eq!(read(offset, 20_000).await, stored);
+        }
+        // A short one: what was expected is read, and forgotten.
+        assert_eq!(read(4, 20_000).await, stored);
+        assert_eq!(read(4, 20_000).await, 20_000);
+        // A caller that takes no long batches reads no more than that.
+        assert_eq!(read(1, 20_000).await, 20_000 + stored);
+        world.note("a small reader");
+        log.read_within(ReadFrom::Offset(2), 20_000, 30_000).await.unwrap_err();
+        assert_eq!(bytes_read(&world, "a small reader"), 30_048);
+        Ok(())
+    });
+}
+
 /// The bytes are counted with each change, and not with each question.
 #[test]
 fn the_size_is_that_of_the_files() {
