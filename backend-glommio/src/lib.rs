@@ -53,8 +53,9 @@
 //! SIGPIPE is blocked on the thread meanwhile. A pending pooled read holds a buffer while `Pool::take_for_waiting_read` has one,
 //! which saves taking another for each attempt.
 //!
-//! Operations of files are system calls on the pool for blocking closures. glommio's own do not give a buffer back
-//! (`write_at`), or need one of glommio's for direct I/O.
+//! Operations of files are system calls on the pool for blocking closures. A read first takes what is in the page cache
+//! (`preadv2` with `RWF_NOWAIT`), on the thread of the runtime. glommio's own do not give a buffer back (`write_at`), or
+//! need one of glommio's for direct I/O.
 //!
 //! An operation that need not wait does not yield. Once a task has used up its budget
 //! ([`owned_io::coop`]), it yields until glommio has polled the ring.

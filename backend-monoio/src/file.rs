@@ -7,6 +7,7 @@ use std::sync::Arc;
 use owned_io::{BufResult, IoBuf, IoBufMut, IoVec};
 use owned_io_os::file::{self, Blocking, FileIo};
 
+use crate::Monoio;
 use crate::op::file::{Reading, RingFile, Writing};
 
 /// A file on monoio.
@@ -17,7 +18,7 @@ pub type MonoioFile = file::File<MonoioFileIo>;
 pub struct MonoioFileIo {
     ring: RingFile,
     /// For vectored writes, which monoio has at the current position only.
-    blocking: Blocking,
+    blocking: Blocking<Monoio>,
 }
 
 impl FileIo for MonoioFileIo {

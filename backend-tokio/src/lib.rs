@@ -37,7 +37,8 @@
 //! A read is `recv` once epoll reports that it need not wait. A write is `send` or `sendmsg`. It is tried at once,
 //! unless the last one filled the kernel's buffer; then it waits for epoll. Accept is `accept4` without waiting,
 //! then epoll. A pending pooled read holds no buffer. There is no ring to set up, so the tuned settings are the
-//! runtime's own. Operations of files are system calls on the pool for blocking closures.
+//! runtime's own. Operations of files are system calls on the pool for blocking closures. A read first
+//! takes what is in the page cache (`preadv2` with `RWF_NOWAIT`), on the thread of the runtime.
 
 #![cfg(target_os = "linux")]
 #![forbid(unsafe_code)]

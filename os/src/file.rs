@@ -4,7 +4,7 @@
 //! closures. Everything else about files is a plain call on that pool, the same on every backend:
 //!
 //! ```ignore
-//! pub type MyFile = owned_io_os::file::File<owned_io_os::file::Blocking>;
+//! pub type MyFile = owned_io_os::file::File<owned_io_os::file::Blocking<MyRuntime>>;
 //!
 //! impl Files for MyRuntime {
 //!     type File = MyFile;

@@ -1,15 +1,20 @@
-//! [`Blocking`]: reads and writes on a blocking thread, of buffers that never leave their own thread.
+//! [`Blocking`]: reads and writes on a blocking thread, of buffers that never leave their own thread. What is in the page
+//! cache is read without one.
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::fmt::Debug;
 use std::io::{self, IoSlice};
+use std::marker::PhantomData;
 use std::mem::{self, MaybeUninit};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use owned_io::{BufResult, FILE_TRANSFER_BYTES_MAX, IoBuf, IoBufMut, IoVec};
+use owned_io::{
+    BufResult, Clock, FILE_TRANSFER_BYTES_MAX, IoBuf, IoBufMut, IoVec, TRANSFER_BYTES_MAX, coop,
+};
 use rustix::fs::fdatasync;
 use rustix::io::{pread, pwrite, pwritev, retry_on_intr};
 
@@ -22,17 +27,31 @@ use crate::spawn_blocking;
 /// A buffer need not be `Send`. It stays on its thread, and the blocking thread gets a pointer to its bytes. The buffer
 /// of a dropped operation is kept until the call has ended. The first operation that begins on the thread after that
 /// frees it. When the thread ends earlier, the buffer leaks.
+///
+/// A read first takes what is in the page cache, by a call that does not wait for the disk: at most
+/// [`TRANSFER_BYTES_MAX`] bytes, as a read of a socket, and within the [budget](coop) of the poll. `C` is the clock of the
+/// runtime: a task whose budget is used up yields by a sleep of zero.
 #[derive(Debug)]
-pub struct Blocking {
+pub struct Blocking<C> {
     fd: Arc<OwnedFd>,
+    /// The file system has refused a read that does not wait.
+    always_waits: Cell<bool>,
+    clock: PhantomData<fn() -> C>,
 }
 
-impl FileIo for Blocking {
+impl<C: Clock + Debug + 'static> FileIo for Blocking<C> {
     fn register(fd: Arc<OwnedFd>) -> io::Result<Self> {
-        Ok(Self { fd })
+        Ok(Self { fd, always_waits: Cell::new(false), clock: PhantomData })
     }
 
     async fn read_at<B: IoBufMut>(&self, mut buf: B, offset: u64) -> BufResult<usize, B> {
+        if !self.always_waits.get() {
+            coop::yield_if_exhausted::<C>().await;
+            if let Some(n) = self.read_cached(&mut buf, offset) {
+                free_ended();
+                return BufResult(Ok(n), buf);
+            }
+        }
         let len = buf.buf_capacity().min(FILE_TRANSFER_BYTES_MAX);
         let room = Pointer(buf.buf_mut_ptr().cast::<MaybeUninit<u8>>());
         let read = move |fd: BorrowedFd<'_>| {
@@ -85,7 +104,31 @@ impl FileIo for Blocking {
     }
 }
 
-impl Blocking {
+impl<C> Blocking<C> {
+    /// Reads what the page cache has, and sets the length of `buf`. `None`: the next bytes are not in the cache, or the
+    /// call has failed. The call on the blocking thread finds out why.
+    fn read_cached(&self, buf: &mut impl IoBufMut, offset: u64) -> Option<usize> {
+        let len = buf.buf_capacity().min(TRANSFER_BYTES_MAX);
+        let room = libc::iovec { iov_base: buf.buf_mut_ptr().cast(), iov_len: len };
+        let offset = libc::off_t::try_from(offset).ok()?;
+        // Not rustix: it takes initialised buffers only.
+        // SAFETY: `len` bytes from the pointer on may be written while `buf` is borrowed. The call keeps no pointer.
+        let n = unsafe { libc::preadv2(self.fd.as_raw_fd(), &room, 1, offset, libc::RWF_NOWAIT) };
+        let Ok(n) = usize::try_from(n) else {
+            let error = io::Error::last_os_error();
+            let is_unknown = matches!(
+                error.raw_os_error(),
+                Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ENOSYS | libc::EPERM)
+            );
+            self.always_waits.set(is_unknown);
+            return None;
+        };
+        // SAFETY: 1. and 2. The kernel wrote the first `n` bytes, and no more than the capacity.
+        unsafe { buf.set_buf_len(n) };
+        coop::consume_transfer(n);
+        Some(n)
+    }
+
     /// Calls `f` on a blocking thread. Keeps `buf` until it has returned, even if the future is dropped.
     async fn call<B: 'static>(
         &self,
