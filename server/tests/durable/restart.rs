@@ -46,9 +46,9 @@ fn bytes_read(world: &World, note: &str) -> u64 {
     since.lines().filter_map(bytes).sum()
 }
 
-/// "After an end by SIGTERM, a start reads no messages."
+/// "After an end by SIGTERM, a start does not read the last file of each partition".
 #[test]
-fn a_restart_after_a_clean_end_reads_no_messages() {
+fn a_restart_after_a_clean_end_does_not_read_the_last_files() {
     const BYTES: usize = 64 * 1024;
     const MESSAGES: u64 = 40;
     run(seeds(1), async |world| {
@@ -67,14 +67,14 @@ fn a_restart_after_a_clean_end_reads_no_messages() {
         let client = Client::login(&iggy).await;
         end(iggy, client).await;
 
-        // Without the marks, the messages are read.
+        // Without the marks, they are read: here each has one message.
         for partition in partitions().await {
             Sim::remove_file(&partition.join("clean")).await.unwrap();
         }
         world.note("a start without marks");
         let iggy = start().await;
         let bytes = bytes_read(&world, "a start without marks");
-        assert!(bytes > MESSAGES * BYTES as u64, "{bytes} bytes");
+        assert!(bytes > 2 * BYTES as u64, "{bytes} bytes");
         let client = Client::login(&iggy).await;
         end(iggy, client).await;
         Ok(())
