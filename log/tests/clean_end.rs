@@ -376,7 +376,7 @@ fn a_loss_of_power_after_a_clean_start_finds_no_mark() {
                                 append(&log, 1).await.unwrap();
                             }
                             starts.set(2);
-                            std::future::pending().await
+                            std::future::pending::<()>().await;
                         }
                         2 => {
                             assert!(!recovered.was_closed, "a stale mark");
