@@ -23,9 +23,9 @@ const INCIDENTS_MAX: usize = 16;
 const REPORTS_PER_MINUTE: u32 = 12;
 
 /// How much of the program's symbols is read while a worker stalls: the names of functions fit (3 MB in a release build,
-/// 27 MB in an unoptimised one with all runtimes), and the lines of small programs. It is held for a minute, next to what
+/// 34 MB in an unoptimised one with all runtimes), and the lines of small programs. It is held for a minute, next to what
 /// clients can make the server hold.
-const SYMBOL_BYTES_MAX: usize = 32 << 20;
+const SYMBOL_BYTES_MAX: usize = 48 << 20;
 
 /// What a probe sends. The answer is short, and the same for everybody.
 const PROBE: &[u8] =

@@ -196,13 +196,14 @@ fn a_blocked_worker_is_shown_while_it_lasts<R: Runtime + Files + HandOver>() {
     let (server, end) = start_with_a_blocked_worker::<R>(&[]);
     let addr = server.addresses[0];
 
+    // A stack may be copied while the function looks again whether it may end: then the next report has a whole one.
     let is_blocked = |incident: &Value| {
         incident["is_ongoing"] == true
             && incident["verdict"]["findings"][0]["class"] == "blocked_loop"
+            && incident.to_string().contains("waits_for_nobody")
     };
     let incident = wait_for(addr, is_blocked);
     let text = incident.to_string();
-    assert!(text.contains("waits_for_nobody"), "{incident:#}");
     assert!(text.contains("bytes held by connections"), "{incident:#}");
     assert!(text.contains("messages that wait for an application"), "{incident:#}");
     for addr in &server.addresses {

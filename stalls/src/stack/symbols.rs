@@ -122,7 +122,11 @@ impl Symbols {
         Vec::<u8>::new().try_reserve_exact(probe).ok()?;
         let cache = ReadCache::new(&file);
         let object = object::File::parse(&cache).ok()?;
-        let functions = Functions::read(&file, &object, self.bytes_max - self.bytes);
+        let room = self.bytes_max - self.bytes;
+        let functions = Functions::read(&file, &object, room);
+        if let Some(bytes) = functions.left_out_bytes {
+            self.note_left_out("names of functions", path, bytes, room as u64);
+        }
         self.bytes += functions.bytes();
         let room = self.bytes_max - self.bytes;
         let bytes = debug_bytes(&object);
@@ -130,16 +134,19 @@ impl Symbols {
         if debug.is_some() {
             self.bytes += bytes;
         } else if bytes > room {
-            let unseen = format!(
-                "lines and inlined functions of {}: {bytes} bytes of debug information, and there is room for {room} \
-                 (Config::symbol_bytes_max)",
-                path.display()
-            );
-            if !self.unseen.contains(&unseen) {
-                self.unseen.push(unseen);
-            }
+            self.note_left_out("lines and inlined functions", path, bytes as u64, room as u64);
         }
         Some(SymbolFile { debug, functions })
+    }
+
+    fn note_left_out(&mut self, what: &str, path: &Path, bytes: u64, room: u64) {
+        let unseen = format!(
+            "{what} of {}: they take {bytes} bytes, and there is room for {room} (Config::symbol_bytes_max)",
+            path.display()
+        );
+        if !self.unseen.contains(&unseen) {
+            self.unseen.push(unseen);
+        }
     }
 }
 
@@ -202,6 +209,8 @@ struct Functions {
     functions: Vec<Function>,
     /// The tables of strings.
     names: Vec<u8>,
+    /// What a table has that did not fit.
+    left_out_bytes: Option<u64>,
 }
 
 struct Function {
@@ -217,14 +226,18 @@ const SYMBOL_BYTES: usize = 24;
 const STT_FUNC: u8 = 2;
 
 impl Functions {
-    /// None, if they take more than `room` bytes.
+    /// A table that takes more than `room` bytes is left out.
     fn read(file: &File, object: &ElfFile<'_>, room: usize) -> Self {
         let mut table = Self::default();
         for (symbols, names) in [(".symtab", ".strtab"), (".dynsym", ".dynstr")] {
             let range = |name| object.section_by_name(name)?.compressed_file_range().ok();
             let (Some(symbols), Some(names)) = (range(symbols), range(names)) else { continue };
             let bytes = symbols.uncompressed_size.saturating_add(names.uncompressed_size);
-            if !object.is_64() || bytes > room.saturating_sub(table.bytes()) as u64 {
+            if !object.is_64() {
+                continue;
+            }
+            if bytes > room.saturating_sub(table.bytes()) as u64 {
+                table.left_out_bytes = Some(bytes);
                 continue;
             }
             let (Some(symbols), Some(names)) =
