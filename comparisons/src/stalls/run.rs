@@ -185,7 +185,9 @@ mod tests {
         let seconds = seconds(&quick, Program::ALL);
         assert!(seconds <= QUICK_SECONDS, "{seconds}");
         let classes = |of: &[Scenario]| {
-            let mut classes: Vec<_> = of.iter().filter_map(|it| it.class.clone()).collect();
+            // Overload takes 12,000 connections: no first answer.
+            let named = of.iter().filter_map(|it| it.class.clone()).filter(|it| it != "overload");
+            let mut classes: Vec<_> = named.collect();
             classes.sort();
             classes.dedup();
             classes
@@ -206,7 +208,7 @@ mod tests {
         let is_healthy = |(name, runtimes): &(String, Vec<String>)| {
             name.contains("healthy") && runtimes.len() == 5
         };
-        assert!(healthy.len() == 4 && healthy.iter().all(is_healthy), "{healthy:?}");
+        assert!(healthy.len() == 3 && healthy.iter().all(is_healthy), "{healthy:?}");
         for (unknown, named) in [
             ("--scenario turbo", "no scenario \"turbo\": it has accept starvation, "),
             ("--runtime tokoi", "no runtime \"tokoi\": it has compio, "),

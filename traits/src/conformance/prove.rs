@@ -13,7 +13,7 @@ use crate::Panicked;
 
 /// The time limit of a case. After it, the case counts as hung. Most cases take milliseconds. The longest
 /// transfers a gibibyte in an unoptimised build on a busy machine.
-pub(super) const CASE_TAKES_MAX: Duration = Duration::from_secs(120);
+pub(super) const CASE_TAKES_MAX: Duration = Duration::from_secs(if cfg!(miri) { 900 } else { 120 });
 
 /// Runs `prove` on its own thread.
 ///
