@@ -1,8 +1,9 @@
 //! What the log of the server says of a recovery.
 
+use std::cell::RefCell;
 use std::io::{self, Write};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Once;
 
 use owned_io::{File, Files, OpenMode};
 use owned_io_sim::{Sim, block_on};
@@ -10,13 +11,18 @@ use owned_io_sim::{Sim, block_on};
 use super::client::Client;
 use super::restart::{UNLIMITED, end, payload, start};
 
-/// Lines of log that are kept.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+thread_local! {
+    /// What was logged on this thread, while it is wanted.
+    static LINES: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
+}
+
+/// Writes to [`LINES`].
+struct Lines;
 
 impl Write for Lines {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(line)
+        LINES.with_borrow_mut(|lines| lines.iter_mut().for_each(|lines| lines.extend(line)));
+        Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -26,12 +32,14 @@ impl Write for Lines {
 
 /// Runs a simulation, and returns what it has logged.
 fn logged(simulation: impl Future<Output = ()>) -> String {
-    let lines = Lines::default();
-    let writer = lines.clone();
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
-    tracing::subscriber::with_default(subscriber.finish(), || block_on(simulation));
-    let lines = lines.0.lock().unwrap().clone();
-    String::from_utf8(lines).expect("text")
+    // One for the process: `tracing` keeps for each event whether anybody wants it. With a subscriber of one thread, it
+    // asks the thread that comes by first, which may be another test's.
+    static SUBSCRIBER: Once = Once::new();
+    SUBSCRIBER
+        .call_once(|| tracing_subscriber::fmt().with_ansi(false).with_writer(|| Lines).init());
+    LINES.set(Some(Vec::new()));
+    block_on(simulation);
+    String::from_utf8(LINES.take().unwrap()).expect("text")
 }
 
 async fn extend(file: &str, bytes: u64) {
