@@ -158,7 +158,10 @@ impl Stacks {
     pub(crate) fn named(&mut self, registers: &Registers, by_signal: bool) -> Stack {
         let unwound = match by_signal {
             true => self.unwinder.unwind(registers),
-            false => self.unwinder.unwind_without_frame_pointer(registers),
+            false => {
+                let memory = self.memory.as_ref().ok();
+                self.unwinder.unwind_without_frame_pointer(registers, memory)
+            }
         };
         let frames = match &mut self.symbols {
             Some(symbols) => symbols.name(&self.unwinder.modules, &unwound.addresses),

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Unwinder};
@@ -19,8 +19,10 @@ use framehop::x86_64::{CacheX86_64 as Cache, UnwindRegsX86_64, UnwinderX86_64 as
 /// More frames are cut off: recursion would fill a report. The layers of a framework may be dozens of frames, and
 /// without a frame of the runtime below them nothing tells the program from the runtime.
 const FRAMES_MAX: usize = 128;
-/// How many values of the frame pointer are tried.
+/// How many values of the frame pointer of each kind are tried.
 const CANDIDATES_MAX: usize = 32;
+/// A longer function is not found by the call of it. The longest one of a server has 100 KiB.
+const FUNCTION_BYTES_MAX: u64 = 128 << 10;
 /// How many bytes of unwind tables are read of all modules together. They stay in memory. Those of a server have some MB,
 /// those of a browser some 20.
 const TABLE_BYTES_MAX: u64 = 32 << 20;
@@ -56,38 +58,61 @@ impl Unwind {
 
     pub(super) fn unwind(&mut self, registers: &Registers) -> Unwound {
         let mut unwound = self.attempt(registers);
-        let is_unknown =
-            |address: &u64| !self.modules.iter().any(|module| module.range.contains(address));
-        if unwound.addresses.iter().any(is_unknown) && self.load_modules() {
+        if unwound.addresses.iter().any(|&address| !self.is_code(address)) && self.load_modules() {
             unwound = self.attempt(registers);
         }
         unwound
     }
 
-    /// As [`unwind`](Self::unwind) if the frame pointer is unknown.
+    /// As [`unwind`](Self::unwind) if the frame pointer is unknown. `memory` is that of this process.
     ///
-    /// A function that keeps a frame pointer has pushed that of its caller, next to the return address. The first
-    /// such pair on the stack that leads to the end is taken. It may be a stale one; then the innermost frames name
-    /// functions that have returned.
-    pub(super) fn unwind_without_frame_pointer(&mut self, registers: &Registers) -> Unwound {
+    /// A function that keeps a frame pointer has pushed that of its caller, next to the return address. First the pairs
+    /// are tried whose return address is behind a call of the function that needs it. Not all calls say whom they call.
+    /// Then those are tried whose first half is a frame pointer too; a caller that keeps none has anything there. The
+    /// first pair that leads to the end is taken. It may be a stale one; then the innermost frames name functions that
+    /// have returned.
+    pub(super) fn unwind_without_frame_pointer(
+        &mut self,
+        registers: &Registers,
+        memory: Option<&File>,
+    ) -> Unwound {
+        // The frame pointer is 0, which is the end: the last frame is the one that needs it, or the outermost.
         let mut best = self.unwind(registers);
-        let frame_pointers =
-            (registers.sp..).step_by(8).zip(registers.words.windows(2)).filter(|(at, pair)| {
-                let top = registers.sp + registers.words.len() as u64 * 8;
-                (at + 16..top).contains(&pair[0])
-                    && self.modules.iter().any(|module| module.range.contains(&pair[1]))
-            });
-        let candidates: Vec<u64> = frame_pointers.map(|(at, _)| at).take(CANDIDATES_MAX).collect();
+        let Some(&last) = best.addresses.last() else { return best };
+        let top = registers.sp + registers.words.len() as u64 * 8;
+        let pairs = || {
+            (registers.sp..)
+                .step_by(8)
+                .zip(registers.words.windows(2))
+                .filter(|(_, pair)| self.is_code(pair[1]))
+        };
+        let calls_last = |pair: &[u64]| {
+            let called = memory.and_then(|memory| called_function(memory, pair[1]));
+            called.is_some_and(|start| (start..start + FUNCTION_BYTES_MAX).contains(&last))
+        };
+        let callers = pairs().filter(|(_, pair)| calls_last(pair)).take(CANDIDATES_MAX);
+        let chained =
+            pairs().filter(|(at, pair)| (at + 16..top).contains(&pair[0])).take(CANDIDATES_MAX);
+        let candidates: Vec<u64> = callers.chain(chained).map(|(at, _)| at).collect();
         for fp in candidates {
             let unwound = self.attempt(&Registers { fp, ..registers.clone() });
-            if unwound.addresses.len() > best.addresses.len() {
+            if self.code_frames(&unwound) > self.code_frames(&best) {
                 best = unwound;
-                if best.is_complete {
+                if best.is_complete && self.code_frames(&best) == best.addresses.len() {
                     break;
                 }
             }
         }
         best
+    }
+
+    fn is_code(&self, address: u64) -> bool {
+        self.modules.iter().any(|module| module.range.contains(&address))
+    }
+
+    /// How many frames come before the first whose address is no code.
+    fn code_frames(&self, unwound: &Unwound) -> usize {
+        unwound.addresses.iter().take_while(|&&address| self.is_code(address)).count()
     }
 
     fn attempt(&mut self, registers: &Registers) -> Unwound {
@@ -182,6 +207,28 @@ impl Unwind {
     }
 }
 
+/// Where the function begins that the call before a return address calls. `None` if that is no call, or one of an
+/// address in a register.
+fn called_function(memory: &File, return_address: u64) -> Option<u64> {
+    if cfg!(not(target_arch = "x86_64")) {
+        return None;
+    }
+    let mut code = [0; 6];
+    memory.read_exact_at(&mut code, return_address.checked_sub(6)?).ok()?;
+    let offset = i64::from(i32::from_le_bytes(code[2..].try_into().ok()?));
+    let address = return_address.checked_add_signed(offset)?;
+    match code {
+        [0xFF, 0x15, ..] => {
+            // By a pointer at that address: a function of a library.
+            let mut pointer = [0; 8];
+            memory.read_exact_at(&mut pointer, address).ok()?;
+            Some(u64::from_le_bytes(pointer))
+        }
+        [_, 0xE8, ..] => Some(address),
+        _ => None,
+    }
+}
+
 /// Opens the file of a module. There may be something else at its path by now, for example a FIFO, which would block.
 pub(super) fn open_module(path: &Path) -> Option<File> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
@@ -191,8 +238,67 @@ pub(super) fn open_module(path: &Path) -> Option<File> {
 #[cfg(test)]
 mod tests {
     use std::process::{self, Command};
+    use std::sync::mpsc::{Receiver, channel};
+    use std::time::Duration;
 
     use super::*;
+    use crate::stack::{Stacks, ThreadRef};
+
+    #[inline(never)]
+    fn waits(receiver: &Receiver<()>) {
+        let _ = receiver.recv_timeout(Duration::from_secs(60));
+    }
+
+    /// The register that is the frame pointer of the standard library's `park_timeout` may be anything in its caller.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_caller_without_a_frame_pointer_is_found_by_its_call() {
+        let (sender, receiver) = channel();
+        let (end, ended) = channel();
+        let waiting = std::thread::spawn(move || {
+            sender.send(ThreadRef::current()).unwrap();
+            waits(&ended);
+        });
+        let thread = receiver.recv().unwrap();
+        let syscall = format!("/proc/self/task/{}/syscall", thread.tid);
+        let (pc, sp) = loop {
+            let text = std::fs::read_to_string(&syscall).unwrap();
+            let fields: Vec<_> = text.split_whitespace().collect();
+            let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
+            if let [number, .., sp, pc] = fields[..]
+                && number.parse() == Ok(libc::SYS_futex)
+            {
+                break (hex(pc), hex(sp));
+            }
+            std::thread::yield_now();
+        };
+        let stacks = Stacks::new(0);
+        let mut registers = stacks.copy_blocked(&thread, pc, sp).unwrap();
+        drop(end);
+        waiting.join().unwrap();
+
+        // The frames from the system call to `waits`.
+        let start = waits as *const () as u64;
+        let mut unwind = Unwind::new();
+        let mut frames = |registers: &Registers, memory| {
+            let mut frames = unwind.unwind_without_frame_pointer(registers, memory).addresses;
+            let end = frames.iter().position(|at| (start..start + 256).contains(at));
+            frames.truncate(end.map_or(0, |end| end + 1));
+            frames
+        };
+        let expected = frames(&registers, stacks.memory().ok());
+        assert!(expected.len() > 3, "{expected:x?}");
+
+        const INNERMOST_WORDS: usize = 32; // the frames of `syscall` and `park_timeout` have less
+        let top = sp + registers.words.len() as u64 * 8;
+        for word in &mut registers.words[..INNERMOST_WORDS] {
+            if (sp..top).contains(word) {
+                *word = 5;
+            }
+        }
+        assert_eq!(frames(&registers, stacks.memory().ok()), expected);
+        assert_ne!(frames(&registers, None), expected);
+    }
 
     #[test]
     fn what_is_no_file_is_no_module_and_does_not_block() {
