@@ -4,8 +4,10 @@ use std::fs::{File, OpenOptions};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Unwinder};
+use gimli::{BaseAddresses, EhFrame, EhFrameHdr, NativeEndian, UnwindSection};
 use object::{Object, ObjectSection, ObjectSegment, ReadCache, SegmentFlags};
 
 use super::signal::Registers;
@@ -21,8 +23,6 @@ use framehop::x86_64::{CacheX86_64 as Cache, UnwindRegsX86_64, UnwinderX86_64 as
 const FRAMES_MAX: usize = 128;
 /// How many values of the frame pointer of each kind are tried.
 const CANDIDATES_MAX: usize = 32;
-/// A longer function is not found by the call of it. The longest one of a server has 100 KiB.
-const FUNCTION_BYTES_MAX: u64 = 128 << 10;
 /// How many bytes of unwind tables are read of all modules together. They stay in memory. Those of a server have some MB,
 /// those of a browser some 20.
 const TABLE_BYTES_MAX: u64 = 32 << 20;
@@ -35,6 +35,39 @@ pub(super) struct Module {
     pub(super) range: Range<u64>,
     /// What is added to an address of the file. `None`: the file cannot be read, or is not what was mapped.
     pub(super) bias: Option<u64>,
+    tables: Option<Tables>,
+}
+
+/// The unwind tables of a module.
+struct Tables {
+    eh_frame: Table,
+    eh_frame_hdr: Table,
+}
+
+/// A section: its address in the file, and its bytes.
+type Table = (u64, Arc<[u8]>);
+
+impl Tables {
+    /// Where the function begins that has code at an address of the file.
+    fn function(&self, address: u64) -> Option<u64> {
+        let (eh_frame, eh_frame_hdr) = (&self.eh_frame, &self.eh_frame_hdr);
+        let bases =
+            BaseAddresses::default().set_eh_frame(eh_frame.0).set_eh_frame_hdr(eh_frame_hdr.0);
+        let header = EhFrameHdr::new(&eh_frame_hdr.1, NativeEndian).parse(&bases, 8).ok()?;
+        let eh_frame = EhFrame::new(&eh_frame.1, NativeEndian);
+        let table = header.table()?;
+        let fde =
+            table.fde_for_address(&eh_frame, &bases, address, EhFrame::cie_from_offset).ok()?;
+        Some(fde.initial_address())
+    }
+}
+
+impl Module {
+    /// Where the function begins that has code at `address`.
+    fn function(&self, address: u64) -> Option<u64> {
+        let bias = self.bias?;
+        Some(self.tables.as_ref()?.function(address.wrapping_sub(bias))?.wrapping_add(bias))
+    }
 }
 
 pub(super) struct Unwound {
@@ -43,7 +76,7 @@ pub(super) struct Unwound {
 }
 
 pub(super) struct Unwind {
-    native: Native<Vec<u8>>,
+    native: Native<Arc<[u8]>>,
     cache: Cache,
     /// How many bytes of [`TABLE_BYTES_MAX`] are left. A module whose tables do not fit has stacks that end early.
     table_bytes_left: u64,
@@ -67,8 +100,8 @@ impl Unwind {
     /// As [`unwind`](Self::unwind) if the frame pointer is unknown. `memory` is that of this process.
     ///
     /// A function that keeps a frame pointer has pushed that of its caller, next to the return address. First the pairs
-    /// are tried whose return address is behind a call of the function that needs it. Not all calls say whom they call.
-    /// Then those are tried whose first half is a frame pointer too; a caller that keeps none has anything there. The
+    /// are tried whose return address is behind a call of the function that needs it. Not all calls name it: a pointer
+    /// may be called, and another function may have jumped there. Then those are tried whose first half is a frame pointer too; a caller that keeps none has anything there. The
     /// first pair that leads to the end is taken. It may be a stale one; then the innermost frames name functions that
     /// have returned.
     pub(super) fn unwind_without_frame_pointer(
@@ -86,9 +119,10 @@ impl Unwind {
                 .zip(registers.words.windows(2))
                 .filter(|(_, pair)| self.is_code(pair[1]))
         };
+        let module = self.modules.iter().find(|module| module.range.contains(&last));
+        let function = module.and_then(|module| module.function(last));
         let calls_last = |pair: &[u64]| {
-            let called = memory.and_then(|memory| called_function(memory, pair[1]));
-            called.is_some_and(|start| (start..start + FUNCTION_BYTES_MAX).contains(&last))
+            function.is_some() && memory.and_then(|it| called_function(it, pair[1])) == function
         };
         let callers = pairs().filter(|(_, pair)| calls_last(pair)).take(CANDIDATES_MAX);
         let chained =
@@ -160,14 +194,15 @@ impl Unwind {
                 true => PathBuf::from("/proc/self/exe"),
                 false => PathBuf::from(mapping.path),
             };
-            let bias = self.add(&path, &mapping);
-            self.modules.push(Module { path, range: mapping.range, bias });
+            let (bias, tables) = self.add(&path, &mapping).unzip();
+            let tables = tables.flatten();
+            self.modules.push(Module { path, range: mapping.range, bias, tables });
         }
         self.modules.len() > before
     }
 
     /// Reads the unwind tables of one file. `None` if it has none that can be used.
-    fn add(&mut self, path: &Path, mapping: &maps::Mapping<'_>) -> Option<u64> {
+    fn add(&mut self, path: &Path, mapping: &maps::Mapping<'_>) -> Option<(u64, Option<Tables>)> {
         let cache = ReadCache::new(open_module(path)?);
         let file = object::File::parse(&cache).ok()?;
         // The segment that this mapping shows. A mapping begins at a page, and shares it with the segment before.
@@ -188,22 +223,26 @@ impl Unwind {
         let left = &mut self.table_bytes_left;
         let mut section = |name: &str| {
             let section = file.section_by_name(name)?;
-            let range = section.address()..section.address().checked_add(section.size())?;
+            section.address().checked_add(section.size())?;
             *left = left.checked_sub(section.size())?; // before it is read
-            Some((range, section.data().ok()?.to_vec()))
+            Some((section.address(), Arc::from(section.data().ok()?)))
         };
-        let (eh_frame_svma, eh_frame) = section(".eh_frame").unzip();
-        let (eh_frame_hdr_svma, eh_frame_hdr) = section(".eh_frame_hdr").unzip();
+        let (eh_frame, eh_frame_hdr): (Option<Table>, Option<Table>) =
+            (section(".eh_frame"), section(".eh_frame_hdr"));
+        let range = |(address, bytes): &Table| *address..address + bytes.len() as u64;
         let info = ExplicitModuleSectionInfo {
-            eh_frame_svma,
-            eh_frame,
-            eh_frame_hdr_svma,
-            eh_frame_hdr,
+            eh_frame_svma: eh_frame.as_ref().map(range),
+            eh_frame: eh_frame.as_ref().map(|(_, bytes)| bytes.clone()),
+            eh_frame_hdr_svma: eh_frame_hdr.as_ref().map(range),
+            eh_frame_hdr: eh_frame_hdr.as_ref().map(|(_, bytes)| bytes.clone()),
             ..ExplicitModuleSectionInfo::default()
         };
+        let tables = eh_frame
+            .zip(eh_frame_hdr)
+            .map(|(eh_frame, eh_frame_hdr)| Tables { eh_frame, eh_frame_hdr });
         let name = path.display().to_string();
         self.native.add_module(framehop::Module::new(name, mapping.range.clone(), bias, info));
-        Some(bias)
+        Some((bias, tables))
     }
 }
 
