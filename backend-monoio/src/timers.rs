@@ -18,8 +18,8 @@ thread_local! {
     static TIMERS: RefCell<Timers> = const { RefCell::new(Timers::new()) };
 }
 
-/// Bounded by the number of sleeps, which their tasks own. No code of others runs while it is borrowed: wakers are called
-/// and dropped outside.
+/// Bounded by the number of sleeps, which their tasks own. Wakers are called and dropped while it is not borrowed: that runs
+/// code of others.
 struct Timers {
     /// By time, and in the order of their registration.
     waiting: BTreeMap<(Instant, u64), Waker>,

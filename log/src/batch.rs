@@ -103,6 +103,7 @@ pub struct Recovered {
     pub cut_bytes: u64,
     /// The file that they were cut from. `None` if there were none.
     pub cut_file: Option<PathBuf>,
-    /// A valid mark said where the partition ended when it was closed. The last segment was not read.
+    /// A valid mark said where the partition ended when it was closed. The last segment was not read. A segment that was
+    /// too short for a mark is read, although it was closed.
     pub was_closed: bool,
 }

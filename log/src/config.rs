@@ -11,7 +11,7 @@ pub struct PartitionConfig {
     /// When an append is acknowledged. Default [`SyncPolicy::Batch`].
     pub sync: SyncPolicy,
     /// A segment takes no more batches beyond this length, in bytes. Default 128 MiB: opening a partition that was not
-    /// closed reads its last segment, which takes a fraction of a second then.
+    /// closed reads its last segment, which takes a fraction of a second then. A short one is always read.
     pub segment_bytes: u64,
     /// The largest payload of a batch, in bytes. Default 16 MiB. It is at most 1 GiB, whatever is set.
     pub batch_bytes_max: usize,

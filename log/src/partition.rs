@@ -29,7 +29,7 @@ pub struct Partition<R: Files> {
 impl<R: Runtime + Files> Partition<R> {
     /// Opens the partition in `dir`, or creates it with the directories above it.
     ///
-    /// After [`close`](Self::close), it reads the header of the last segment and the mark of the clean end, and removes the
+    /// If [`close`](Self::close) has marked the end, it reads the mark and the header of the last segment, and removes the
     /// mark. Otherwise it reads the last segment, and cuts a torn tail: batches that are not whole and were not acknowledged by
     /// [`SyncPolicy::Batch`](crate::SyncPolicy::Batch).
     ///
@@ -226,9 +226,10 @@ impl<R: Runtime + Files> Partition<R> {
         self.handle.shared.request(request)?.wait().await
     }
 
-    /// Writes and syncs what was appended, marks the clean end, ends the writer, and releases the lock. The next
-    /// [`open`](Self::open) does not read the last segment then. That there is no mark is no error: the directory is full,
-    /// for example. Other handles are closed too. A read
+    /// Writes and syncs what was appended, marks the clean end, ends the writer, and releases the lock. With a mark, the
+    /// next [`open`](Self::open) does not read the last segment. A short segment gets none: one of at most 1/128 of
+    /// [`segment_bytes`](PartitionConfig::segment_bytes), which is read sooner than a mark is written. That the mark cannot be
+    /// written is no error: the directory is full, for example. Other handles are closed too. A read
     /// that runs holds its segment, and until it ends the directory cannot be opened again.
     ///
     /// # Errors

@@ -16,6 +16,10 @@ const READ_BYTES_MIN: u64 = 16 * 1024;
 /// The most that is read at once, in bytes, unless one batch is larger.
 const READ_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
+/// What is read at once for a long batch that is only expected, because the one before it was long, in reads of the length
+/// that was asked for. Other consumers of the segment may be where batches are short.
+const LONG_READS_MAX: u64 = 4;
+
 /// The most batches that a read returns. Checking them is one piece of work, of some 100 µs if they are small.
 pub const READ_BATCHES_MAX: usize = 1024;
 
@@ -157,8 +161,10 @@ async fn read_segment<R: Files>(
     let Metadata { header: segment_header, index, long_batch } = &*opened.metadata;
     let mut position = index.borrow().seek(target);
     let at_once = (bytes_max as u64).clamp(READ_BYTES_MIN, READ_BYTES_MAX);
-    let mut needed =
-        long_batch.get().min(BATCH_HEADER_BYTES.saturating_add(batch_bytes_max) as u64);
+    let mut needed = long_batch
+        .get()
+        .min(BATCH_HEADER_BYTES.saturating_add(batch_bytes_max) as u64)
+        .min(LONG_READS_MAX * at_once);
     let len = segment.len.get();
     let mut next_offset = segment.base_offset;
     let mut found = Vec::new();

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::Evidence;
-use crate::verdict::{Class, Confidence, Verdict};
+use crate::verdict::{Class, Confidence, Verdict, may_be_overload};
 
 /// One stall.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,11 +55,13 @@ impl Incident {
 
     /// Takes what was seen later. If that explains nothing, what was seen earlier stays: the thread may have been on
     /// its way back to the loop. But a wait for a CPU, and overload, explain the moment alone: a stall that begins so may
-    /// last because of what the thread does, and that may be no more than possible.
+    /// last because of what the thread does, and that may be no more than possible. Overload explains no long stall at all.
     pub(crate) fn update(&mut self, lasted_ms: u64, evidence: Evidence, verdict: Verdict) {
         self.lasted_ms = lasted_ms;
-        let explained = self.verdict.confidence() > Confidence::Possible;
-        let is_passing = matches!(self.verdict.class(), Class::WaitingForCpu | Class::Overload);
+        let was_overload = self.verdict.class() == Class::Overload;
+        let explained = self.verdict.confidence() > Confidence::Possible
+            && (!was_overload || may_be_overload(lasted_ms, evidence.threshold_ms));
+        let is_passing = was_overload || self.verdict.class() == Class::WaitingForCpu;
         let is_lasting = matches!(
             verdict.class(),
             Class::BlockedLoop | Class::ConnectionOwnsWorker | Class::SelfWakingTask
@@ -192,6 +194,31 @@ mod tests {
         assert_eq!(verdict.confidence(), Confidence::Possible);
         incident.update(4_900, evidence, verdict);
         assert_eq!(incident.verdict.class(), Class::BlockedLoop);
+    }
+
+    /// "What lasts longer is not called load."
+    #[test]
+    fn overload_explains_no_long_stall() {
+        let of = |late_ms: u64, polls: u64| {
+            recorded(&format!(
+                r#"{{"late_ms": {late_ms}, "threshold_ms": 50, "threads": [{{"window_ms": {late_ms}, "ran_ms": {late_ms},
+                    "polls": {polls}}}]}}"#,
+            ))
+        };
+        let (evidence, verdict) = of(100, 10_000);
+        let mut incident = Incident::new(1, "w", 100, evidence, verdict);
+        assert_eq!(incident.verdict.class(), Class::Overload);
+        let (evidence, verdict) = of(200, 0);
+        incident.update(200, evidence, verdict);
+        assert_eq!(
+            incident.verdict.class(),
+            Class::Overload,
+            "the thread may have been at the end of its polls"
+        );
+        let (evidence, verdict) = of(400, 0);
+        assert_eq!(verdict.class(), Class::Unknown);
+        incident.update(400, evidence, verdict);
+        assert_eq!(incident.verdict.class(), Class::Unknown);
     }
 
     #[test]

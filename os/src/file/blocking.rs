@@ -105,8 +105,9 @@ impl<C: Clock + Debug + 'static> FileIo for Blocking<C> {
 }
 
 impl<C> Blocking<C> {
-    /// Reads what the page cache has, and sets the length of `buf`. `None`: the next bytes are not in the cache, or the
-    /// call has failed. The call on the blocking thread finds out why.
+    /// Reads what the page cache has, and sets the length of `buf`. `None`: the next bytes are not in the cache, the file
+    /// ends here, or the call has failed. The call on the blocking thread finds out which: Linux 5.9 and 5.10 may return 0
+    /// before the end, see preadv2(2).
     fn read_cached(&self, buf: &mut impl IoBufMut, offset: u64) -> Option<usize> {
         let len = buf.buf_capacity().min(TRANSFER_BYTES_MAX);
         let room = libc::iovec { iov_base: buf.buf_mut_ptr().cast(), iov_len: len };
@@ -123,6 +124,9 @@ impl<C> Blocking<C> {
             self.always_waits.set(is_unknown);
             return None;
         };
+        if n == 0 && len > 0 {
+            return None;
+        }
         // SAFETY: 1. and 2. The kernel wrote the first `n` bytes, and no more than the capacity.
         unsafe { buf.set_buf_len(n) };
         coop::consume_transfer(n);

@@ -140,13 +140,12 @@ impl Symbols {
     }
 
     fn note_left_out(&mut self, what: &str, path: &Path, bytes: u64, room: u64) {
+        let subject = format!("{what} of {}: ", path.display());
         let unseen = format!(
-            "{what} of {}: they take {bytes} bytes, and there is room for {room} (Config::symbol_bytes_max)",
-            path.display()
+            "{subject}they take {bytes} bytes, and there is room for {room} (Config::symbol_bytes_max)"
         );
-        if !self.unseen.contains(&unseen) {
-            self.unseen.push(unseen);
-        }
+        self.unseen.retain(|known| !known.starts_with(&subject));
+        self.unseen.push(unseen);
     }
 }
 

@@ -48,14 +48,19 @@ pub(super) fn may_be_load(evidence: &Evidence, thread: &Thread) -> bool {
     };
     let is_told = || why_not_told(thread).is_none() && !thread.stacks.iter().any(may_change_task);
     polls_many_tasks(evidence, thread)
-        || is_shorter(evidence, THRESHOLDS_MAX) && is_running(evidence, thread) && !is_told()
+        || is_short(evidence) && is_running(evidence, thread) && !is_told()
+}
+
+/// Whether a stall is short enough to be overload.
+pub(crate) fn may_be_overload(late_ms: u64, threshold_ms: u64) -> bool {
+    late_ms < threshold_ms.saturating_mul(COUNTED_THRESHOLDS_MAX)
 }
 
 /// Whether the polls that the program counted say so, whatever the thread does at this moment.
 fn polls_many_tasks(evidence: &Evidence, thread: &Thread) -> bool {
     let counted = || Some((thread.polls?, thread.ran_ms?, polled_ms(evidence, thread)?));
     let Some((polls, ran_ms, polled_ms)) = counted() else { return false };
-    is_shorter(evidence, COUNTED_THRESHOLDS_MAX)
+    evidence.late_ms.is_some_and(|late_ms| may_be_overload(late_ms, evidence.threshold_ms))
         && ran_ms.saturating_mul(2) >= thread.window_ms
         && polls.saturating_mul(POLL_US_MAX) >= polled_ms.saturating_mul(1_000).max(1)
 }
@@ -65,8 +70,8 @@ fn polled_ms(evidence: &Evidence, thread: &Thread) -> Option<u64> {
     Some(thread.window_ms.min(evidence.late_ms?))
 }
 
-fn is_shorter(evidence: &Evidence, thresholds: u64) -> bool {
-    let limit_ms = evidence.threshold_ms.saturating_mul(thresholds);
+fn is_short(evidence: &Evidence) -> bool {
+    let limit_ms = evidence.threshold_ms.saturating_mul(THRESHOLDS_MAX);
     evidence.late_ms.is_some_and(|late_ms| late_ms < limit_ms)
 }
 

@@ -10,6 +10,7 @@ mod ring;
 
 use std::fmt;
 
+pub(crate) use load::may_be_overload;
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::Evidence;

@@ -73,8 +73,13 @@ impl Watchdog<'_> {
                 let polls = known.and_then(|known| heart.polls()?.checked_sub(known.polls?));
                 let polls = polls.or_else(|| heart.polls_since_due());
                 let unseen = &mut evidence.unseen;
+                let before = heart.polls();
                 let found = self.examiner.examine(thread, &baseline, &is_over, unseen);
-                evidence.threads.push(Thread { polls, ..found });
+                // A thread that ran for milliseconds was in one poll all the time then: a task keeps the loop, whatever came
+                // before it.
+                let has_run = found.recently_ran_percent.is_some_and(|percent| percent >= 80);
+                let is_one_poll = has_run && heart.polls() == before && !is_over();
+                evidence.threads.push(Thread { polls: polls.filter(|_| !is_one_poll), ..found });
             }
             None => self.examine_pool(&heart.name, &is_over, &mut evidence),
         }
@@ -102,7 +107,8 @@ impl Watchdog<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::sync_channel;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+    use std::sync::mpsc::{channel, sync_channel};
 
     use super::super::budget::MinuteBudget;
     use super::*;
@@ -124,5 +130,49 @@ mod tests {
         let incidents = shared.incidents.all();
         let unseen = &incidents[0].evidence.unseen;
         assert!(unseen.iter().any(|it| it.contains("examined in this minute")), "{unseen:?}");
+    }
+
+    /// What is seen of a thread that stalls after 100,000 polls.
+    fn seen_after_polls(goes_on: bool) -> Thread {
+        let shared = Arc::new(Shared::new(Config::default(), Process::current().unwrap()));
+        let (polls, end) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (sender, receiver) = channel();
+        let busy = std::thread::spawn({
+            let (polls, end) = (Arc::clone(&polls), Arc::clone(&end));
+            move || {
+                sender.send(ThreadRef::current()).unwrap();
+                while !end.load(Relaxed) {
+                    polls.fetch_add(goes_on.into(), Relaxed);
+                }
+            }
+        });
+        let heart = shared.add_heart("busy", Some(receiver.recv().unwrap()));
+        heart.set_poll_counter(Arc::clone(&polls));
+        let (sender, _messages) = sync_channel(8);
+        let mut watchdog = Watchdog::new(&shared, &sender);
+        let half = shared.config.interval + shared.config.threshold / 2;
+        std::thread::sleep(half);
+        let late = shared.config.threshold / 2;
+        watchdog.take_baseline(&heart.state, late);
+        polls.fetch_add(100_000, Relaxed);
+        std::thread::sleep(half);
+        watchdog.check_heart(&heart.state);
+        end.store(true, Relaxed);
+        busy.join().unwrap();
+        shared.incidents.all()[0].evidence.threads[0].clone()
+    }
+
+    #[test]
+    fn polls_that_go_on_are_counted() {
+        assert!(seen_after_polls(true).polls.unwrap() > 100_000);
+    }
+
+    /// One task may keep the loop after many that did not.
+    #[test]
+    fn polls_that_have_stopped_are_not() {
+        // On a busy machine the thread may wait for a CPU.
+        let has_run = |thread: &Thread| thread.recently_ran_percent >= Some(80);
+        let seen = (0..50).map(|_| seen_after_polls(false)).find(has_run).expect("it ran");
+        assert_eq!(seen.polls, None);
     }
 }
