@@ -96,7 +96,7 @@ impl Executor for Glommio {
         let executor = executor(config)?;
         let output = executor.run(async {
             READY.set(Some(ready_fd()?));
-            let output = run_main(future).await;
+            let output = run_main::<Self, _>(future).await;
             yield_to_ring().await; // the tasks end
             yield_to_ring().await; // the kernel releases the descriptors that they polled
             READY.set(None);

@@ -102,7 +102,7 @@ impl Executor for Monoio {
             Local::start().map_err(os::uring::explain)?;
             timers::begin();
             drop(monoio::spawn(timers::drive()));
-            let output = run_main(future).await;
+            let output = run_main::<Self, _>(future).await;
             timers::end();
             local::settle().await;
             io::Result::Ok(output)

@@ -188,7 +188,7 @@ impl Shared {
     }
 
     fn run<F: Future>(&self, future: F) -> Result<F::Output, Panicked> {
-        let mut main = pin!(run_main(async {
+        let mut main = pin!(run_main::<Sim, _>(async {
             let _trace = EndOfTrace(self);
             future.await
         }));

@@ -67,7 +67,7 @@ impl Executor for TokioUring {
         os::uring::probe()?;
         let runtime = tokio_uring::Runtime::new(&builder).map_err(os::uring::explain)?;
         let output = runtime.block_on(async {
-            let output = run_main(future).await;
+            let output = run_main::<Self, _>(future).await;
             op::settle().await;
             output
         });

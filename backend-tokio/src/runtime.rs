@@ -49,7 +49,7 @@ impl Executor for Tokio {
     fn block_on<F: Future>(_config: Config, future: F) -> io::Result<F::Output> {
         let mut builder = Builder::new_current_thread();
         let runtime = builder.enable_io().enable_time().build_local(LocalOptions::default())?;
-        let output = runtime.block_on(run_main(future));
+        let output = runtime.block_on(run_main::<Self, _>(future));
         drop(runtime);
         Ok(output.unwrap_or_else(|panicked| panicked.resume()))
     }

@@ -7,6 +7,7 @@ mod buf;
 mod buffers;
 mod channel;
 pub mod coop;
+mod deadline;
 mod file;
 mod files;
 mod forward;
@@ -41,6 +42,7 @@ pub mod backend {
 pub use buf::{IoBuf, IoBufExt, IoBufMut, IoBufMutExt};
 pub use buffers::Buffers;
 pub use channel::{Receiver, SendError, Sender, channel};
+pub use deadline::Deadline;
 pub use file::{
     FILE_OFFSET_MAX, FILE_TRANSFER_BYTES_MAX, File, OwnedReadAt, OwnedReadAtExt, OwnedWriteAt,
     OwnedWriteAtExt,

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::{fmt, io};
 
-use crate::{Executor, coop};
+use crate::{Clock, Executor, coop, deadline};
 
 /// Waits for the output of a task.
 ///
@@ -39,7 +39,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
 }
 
 /// Runs the main future, then drops the tasks of [`Executor::spawn`] that are still running. Every backend
-/// calls it.
+/// calls it. `C` is the clock of its runtime, by which the [deadlines](crate::Deadline) of the runtime pass meanwhile.
 ///
 /// Without it, the runtimes treat such tasks differently. monoio and glommio leak waiting tasks with their
 /// connections. Others resume them in the next `block_on`, or drop them when they can no longer be woken.
@@ -53,11 +53,13 @@ impl<T> fmt::Debug for JoinHandle<T> {
 ///
 /// # Errors
 /// [`Panicked`] if `future` panicked.
-pub async fn run_main<F: Future>(future: F) -> Result<F::Output, Panicked> {
+pub async fn run_main<C: Clock, F: Future>(future: F) -> Result<F::Output, Panicked> {
+    let mut deadlines = deadline::drive::<C>(); // the tasks that end may still have some
     let _tasks = EndTasks { outer: RUNNING.with_borrow_mut(|running| take(&mut running.tasks)) };
     let mut future = pin!(CatchPanic::new(future));
     poll_fn(|cx| {
         coop::refill();
+        deadlines.poll(cx);
         future.as_mut().poll(cx)
     })
     .await

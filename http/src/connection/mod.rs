@@ -121,7 +121,7 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
             ),
             head_memory: account.reservation(),
             timers: Timers::new(&config.timeouts),
-            sleep: LazySleep::default(),
+            sleep: LazySleep::new(),
             state: State::Idle,
             is_last: false,
             ending: Rc::default(),

@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::task::Poll;
 use std::time::Instant;
 
-use owned_io::{Clock, select};
+use owned_io::{Clock, Deadline, select};
 
 use crate::engine::{Timers, Wait};
 
@@ -21,16 +21,19 @@ pub(super) enum Waited {
     TooLong,
 }
 
-type Sleep = Pin<Box<dyn Future<Output = ()>>>;
-
 /// A lazy timer: it may fire early, and then rearms. A deadline that moves away costs nothing, so a connection with
-/// many requests creates few sleeps.
-#[derive(Default)]
+/// many requests sets it rarely.
 pub(super) struct LazySleep {
-    armed: Option<(Instant, Sleep)>,
+    deadline: Deadline,
+    /// What `deadline` is set for.
+    armed: Option<Instant>,
 }
 
 impl LazySleep {
+    pub(super) fn new() -> Self {
+        Self { deadline: Deadline::new(), armed: None }
+    }
+
     /// Waits until `deadline`.
     ///
     /// # Cancellation
@@ -41,13 +44,14 @@ impl LazySleep {
             if now >= deadline {
                 return;
             }
-            if self.armed.as_ref().is_none_or(|(fires_at, _)| *fires_at > deadline) {
-                let sleep = C::sleep(deadline.saturating_duration_since(now));
-                self.armed = Some((deadline, Box::pin(sleep)));
-            }
-            if let Some((_, sleep)) = &mut self.armed {
-                sleep.await;
-            }
+            poll_fn(|cx| {
+                if self.armed.is_none_or(|fires_at| fires_at > deadline) {
+                    self.armed = Some(deadline);
+                    self.deadline.set(deadline.saturating_duration_since(now), cx.waker());
+                }
+                self.deadline.poll_passed(cx)
+            })
+            .await;
             self.armed = None;
         }
     }
@@ -55,8 +59,7 @@ impl LazySleep {
 
 impl fmt::Debug for LazySleep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let deadline = self.armed.as_ref().map(|(fires_at, _)| fires_at);
-        f.debug_struct("LazySleep").field("fires_at", &deadline).finish_non_exhaustive()
+        f.debug_struct("LazySleep").field("fires_at", &self.armed).finish_non_exhaustive()
     }
 }
 

@@ -75,7 +75,7 @@ pub fn block_on_ends_its_own_tasks_only<R: Runtime>(config: &R::Config) {
         drop(R::spawn(hold()));
         R::sleep(A_WHILE).await;
         // This is the part of a nested runtime that could confuse the tasks.
-        let nested = crate::backend::run_main(async { drop(R::spawn(hold())) });
+        let nested = crate::backend::run_main::<R, _>(async { drop(R::spawn(hold())) });
         nested.await.unwrap();
         assert_eq!(ended.get(), 1, "the tasks that ended with the inner runtime");
         R::sleep(A_WHILE).await;

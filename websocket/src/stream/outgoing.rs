@@ -134,10 +134,8 @@ impl Outgoing {
                 if shared.is_flushed() {
                     return Poll::Ready(Ok(())); // only a topic has more to write
                 }
-                let timer = timer.get_or_insert_with(|| {
-                    let waker = shared.writer.borrow().waker().clone();
-                    Box::new(LazyTimer::new(Direction::Write, waker))
-                });
+                let timer =
+                    timer.get_or_insert_with(|| Box::new(LazyTimer::new(Direction::Write)));
                 ready!(timer.poll(shared));
             }
         });

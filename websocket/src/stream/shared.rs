@@ -66,7 +66,6 @@ impl Shared {
         is_server: bool,
     ) -> Self {
         let writer = WriteDriver::new(|slot| write_batches(half, slot));
-        let timer = LazyTimer::new(Direction::Read, writer.waker().clone());
         account.wake_when_evicted(writer.waker().clone());
         Self {
             receive_wait: OnceCell::new(),
@@ -76,7 +75,7 @@ impl Shared {
             writer: RefCell::new(writer),
             connection,
             clock: ClockFns { now: R::now, sleep: |duration| Box::pin(R::sleep(duration)) },
-            timer: RefCell::new(timer),
+            timer: RefCell::new(LazyTimer::new(Direction::Read)),
             is_server,
             is_write_ended: Cell::new(false),
             has_subscriptions: Cell::new(false),
