@@ -80,7 +80,8 @@ impl Executor for Compio {
         os::uring::probe()?;
         let runtime = builder(&config.ring).build().map_err(os::uring::explain)?;
         // The runtime panics only if the driver drops a buffer whose `Drop` panics.
-        let output = catch_unwind(AssertUnwindSafe(|| runtime.block_on(run_main::<Self, _>(future))));
+        let output =
+            catch_unwind(AssertUnwindSafe(|| runtime.block_on(run_main::<Self, _>(future))));
         op::end(runtime);
         let output = output.unwrap_or_else(|payload| resume_unwind(payload));
         Ok(output.unwrap_or_else(|panicked| panicked.resume()))

@@ -1,10 +1,12 @@
 //! Echo, sink and source over WebSocket, on either engine. Source has two forms: one request in the URL ([`source`]),
 //! or one request in each message ([`fetch`]).
 
+use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
+use std::task::{Poll, ready};
 
-use owned_io::{Clock, coop, select};
+use owned_io::{Clock, coop};
 use owned_io_websocket::stream::{COPIED_BYTES_MAX, Error, Message, Received, Unsent};
 use owned_io_websocket::{
     AnyIncoming, AnyOutgoing, CloseCode, CloseFrame, Config, Fragment, MessageKind, Misuse,
@@ -277,19 +279,31 @@ async fn send<R: Clock>(
 
 /// Runs `sending`, which closes the connection at its end. Receives meanwhile, so that pings are answered and the peer
 /// may close at any time. `receiving` ends once the connection is closed. Both are pinned already: a future that is passed
-/// by value takes its space again in each function.
-pub(super) async fn while_receiving(
+/// by value takes its space again in each function. For the same reason this is one future, without an await.
+pub(super) fn while_receiving(
     mut receiving: Pin<&mut impl Future<Output = Result<(), Error>>>,
-    sending: Pin<&mut impl Future<Output = Result<(), Error>>>,
-) -> Result<(), Error> {
-    let selected = select(receiving.as_mut(), sending).await;
-    match (selected.first, selected.second) {
-        (Some(closed), _) => closed,
-        (None, Some(Err(error))) if is_closing(&error) => receiving.await,
-        (None, Some(Err(error))) if is_refusal(&error) => receiving.await.and(Err(error)),
-        (None, Some(Err(error))) => Err(error),
-        (None, _) => receiving.await,
-    }
+    mut sending: Pin<&mut impl Future<Output = Result<(), Error>>>,
+) -> impl Future<Output = Result<(), Error>> {
+    let (mut is_sending, mut refusal) = (true, None);
+    poll_fn(move |cx| {
+        // A second round if `sending` ends in the first: that may have closed the connection.
+        loop {
+            if let Poll::Ready(closed) = receiving.as_mut().poll(cx) {
+                return Poll::Ready(closed.and(refusal.take().map_or(Ok(()), Err)));
+            }
+            if !is_sending {
+                return Poll::Pending;
+            }
+            let sent = ready!(sending.as_mut().poll(cx));
+            is_sending = false;
+            match sent {
+                Err(error) if is_closing(&error) => {}
+                Err(error) if is_refusal(&error) => refusal = Some(error),
+                Err(error) => return Poll::Ready(Err(error)),
+                Ok(()) => {}
+            }
+        }
+    })
 }
 
 /// Returns the outcome of a service. If the service ended because either side closes the connection, or because there

@@ -386,6 +386,8 @@ macro_rules! __conformance_cases {
                 sleep_of_zero_lets_others_run
                 sleep_may_be_dropped
                 sleep_may_be_endless
+                deadlines_pass_within_a_tick
+                a_deadline_that_moves_or_is_dropped_wakes_nobody
                 sleep_ends_while_connections_are_busy
                 clocks_go_forward
                 random_bytes_differ

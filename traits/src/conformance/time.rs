@@ -1,11 +1,12 @@
 //! Cases about time and random numbers.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use super::support::{A_WHILE, SOON, echo, echoed, pair, soon, within};
-use crate::Runtime;
+use crate::{Deadline, Runtime};
 
 /// "Waits until `duration` has passed, measured by `now` from the call or from the first poll."
 pub async fn sleep_is_never_early<R: Runtime>() {
@@ -110,6 +111,54 @@ pub async fn sleep_may_be_endless<R: Runtime>() {
         let slept = within::<R, _>(A_WHILE, R::sleep(duration)).await;
         assert!(slept.is_none(), "expected a sleep of {duration:?} to wait; seen: it is done");
     }
+}
+
+/// [`Deadline`]: "never early", and "late by at most a tick", in whatever order they are set.
+pub async fn deadlines_pass_within_a_tick<R: Runtime>() {
+    let tasks: Vec<_> = [60, 20, 1, 200, 0, 20, 128, 100]
+        .map(|millis| {
+            R::spawn(async move {
+                let (started, left) = (R::now(), Duration::from_millis(millis));
+                wait::<R>(&mut Deadline::new(), left).await;
+                (left, R::now() - started)
+            })
+        })
+        .into();
+    for task in tasks {
+        let (left, took) = task.await.unwrap();
+        // Other programs may delay it. The simulator's own tests look at the tick.
+        assert!(
+            (left..left + SOON).contains(&took),
+            "expected a deadline of {left:?} to pass then, and soon; seen: {took:?}"
+        );
+    }
+}
+
+/// [`Deadline`]: "Replaces what was set before". A dropped one wakes nobody, and others go on.
+pub async fn a_deadline_that_moves_or_is_dropped_wakes_nobody<R: Runtime>() {
+    let (mut moved, started) = (Deadline::new(), R::now());
+    for _ in 0..10 {
+        // It is polled within the select, and then dropped or moved away.
+        let passed = within::<R, _>(A_WHILE / 3, wait::<R>(&mut Deadline::new(), SOON)).await;
+        assert!(passed.is_none(), "expected a deadline in {SOON:?} to wait; seen: it has passed");
+        let passed = within::<R, _>(A_WHILE / 10, wait::<R>(&mut moved, A_WHILE)).await;
+        assert!(passed.is_none() || R::now() - started >= A_WHILE, "it is early");
+    }
+    moved.clear();
+    let passed = within::<R, _>(A_WHILE, poll_fn(|cx| moved.poll_passed(cx))).await;
+    assert!(passed.is_none(), "expected one that is not set to wait; seen: it has passed");
+    soon::<R, _>("a deadline", wait::<R>(&mut moved, A_WHILE)).await;
+}
+
+async fn wait<R: Runtime>(deadline: &mut Deadline, left: Duration) {
+    let mut is_new = true;
+    poll_fn(|cx| {
+        if std::mem::take(&mut is_new) {
+            deadline.set(left, cx.waker());
+        }
+        deadline.poll_passed(cx)
+    })
+    .await;
 }
 
 /// Sleeps end soon while connections are busy.

@@ -34,12 +34,34 @@ pub(super) struct Timers {
     /// be decoded long after it was read. So the next time that is given counts as the beginning.
     is_closing_new: Cell<bool>,
 
-    idle_timeout: Option<Duration>,
-    ping_interval: Option<Duration>,
-    pong_timeout: Duration,
-    message_timeout: Option<Duration>,
-    write_timeout: Option<Duration>,
-    close_timeout: Duration,
+    idle_timeout: Limit,
+    ping_interval: Limit,
+    pong_timeout: Limit,
+    message_timeout: Limit,
+    write_timeout: Limit,
+    close_timeout: Limit,
+}
+
+/// A limit of time in nanoseconds, in half the space of a duration. One of more than 584 years is [none](Self::NONE).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limit(u64);
+
+impl Limit {
+    const NONE: Self = Self(u64::MAX);
+
+    fn new(limit: Option<Duration>) -> Self {
+        let nanos = limit.and_then(|limit| u64::try_from(limit.as_nanos()).ok());
+        nanos.map_or(Self::NONE, Self)
+    }
+
+    const fn get(self) -> Option<Duration> {
+        if self.0 == Self::NONE.0 { None } else { Some(Duration::from_nanos(self.0)) }
+    }
+
+    /// When it is exceeded, if it counts from `at` on.
+    fn after(self, at: Instant) -> Option<Instant> {
+        at.checked_add(self.get()?)
+    }
 }
 
 /// What a deadline demands.
@@ -52,12 +74,12 @@ pub(super) enum TimerEvent {
 impl Timers {
     pub(super) fn new(config: &StreamConfig, now: Instant) -> Self {
         Self {
-            ping_interval: config.ping_interval,
-            pong_timeout: config.pong_timeout,
-            idle_timeout: config.idle_timeout,
-            message_timeout: config.message_timeout,
-            write_timeout: config.write_timeout,
-            close_timeout: config.close_timeout,
+            ping_interval: Limit::new(config.ping_interval),
+            pong_timeout: Limit::new(Some(config.pong_timeout)),
+            idle_timeout: Limit::new(config.idle_timeout),
+            message_timeout: Limit::new(config.message_timeout),
+            write_timeout: Limit::new(config.write_timeout),
+            close_timeout: Limit::new(Some(config.close_timeout)),
             now: Cell::new(now),
             received_at: Cell::new(now),
             ping_sent_at: Cell::new(None),
@@ -122,13 +144,13 @@ impl Timers {
     }
 
     pub(super) const fn message_timeout(&self) -> Option<Duration> {
-        self.message_timeout
+        self.message_timeout.get()
     }
 
     /// When the partially received message times out.
     #[inline]
     pub(super) fn message_deadline(&self) -> Option<Instant> {
-        self.message_at.get()?.checked_add(self.message_timeout?)
+        self.message_timeout.after(self.message_at.get()?)
     }
 
     /// A write has progressed. So has what was sent since `now`, however long ago that is.
@@ -147,10 +169,7 @@ impl Timers {
 
     /// When the write that waits times out, if one waits.
     pub(super) fn write_deadline(&self) -> Option<Instant> {
-        self.blocked_at
-            .get()
-            .zip(self.write_timeout)
-            .and_then(|(at, timeout)| at.checked_add(timeout))
+        self.write_timeout.after(self.blocked_at.get()?)
     }
 
     /// The closing handshake begins.
@@ -166,7 +185,7 @@ impl Timers {
 
     /// Whether a deadline depends on when a write ended.
     pub(super) const fn needs_write_time(&self) -> bool {
-        self.idle_timeout.is_some() || self.is_closing()
+        self.idle_timeout.get().is_some() || self.is_closing()
     }
 
     /// Whether a ping was sent and nothing has arrived since.
@@ -200,22 +219,21 @@ impl Timers {
     /// The next event and its time. There is none if its time cannot be represented.
     fn next_event(&self) -> Option<(Instant, TimerEvent)> {
         if let Some(at) = self.closing_at.get() {
-            let at = at.checked_add(self.close_timeout)?;
+            let at = self.close_timeout.after(at)?;
             return Some((at, TimerEvent::Timeout(Timeout::Close)));
         }
         self.commit_data_time();
         let alive = match self.ping_sent_at.get() {
             Some(at) => {
-                at.checked_add(self.pong_timeout).map(|at| (at, TimerEvent::Timeout(Timeout::Pong)))
+                self.pong_timeout.after(at).map(|at| (at, TimerEvent::Timeout(Timeout::Pong)))
             }
-            None => self
-                .ping_interval
-                .and_then(|interval| self.received_at.get().checked_add(interval))
-                .map(|at| (at, TimerEvent::Ping)),
+            None => {
+                self.ping_interval.after(self.received_at.get()).map(|at| (at, TimerEvent::Ping))
+            }
         };
         let idle = self
             .idle_timeout
-            .and_then(|timeout| self.data_at.get().checked_add(timeout))
+            .after(self.data_at.get())
             .map(|at| (at, TimerEvent::Timeout(Timeout::Idle)));
         let message = self.message_deadline().map(|at| (at, TimerEvent::Timeout(Timeout::Message)));
         let write = self.write_deadline().map(|at| (at, TimerEvent::Timeout(Timeout::Write)));

@@ -1,7 +1,7 @@
 use std::io;
 use std::rc::Rc;
 
-use owned_io::{BufResult, IoBufMutExt, OwnedRead, Pool, coop};
+use owned_io::{BufResult, OwnedRead, Pool, coop};
 
 use super::assembly::ReserveError;
 use super::read_driver::{ReadDriver, poll_with_upkeep, read_with_upkeep};
@@ -221,10 +221,9 @@ impl<H: OwnedRead> Incoming<H> {
                         Ok(ReadTarget::Pooled) => {
                             self.driver.read_pooled().await.map(|buf| self.receive_buffer.put(buf))
                         }
-                        Ok(ReadTarget::Direct(bytes, missing)) => {
+                        Ok(ReadTarget::Direct(missing)) => {
                             // Behind the message so far.
-                            let len = bytes.len();
-                            let spare = bytes.spare().limit(missing);
+                            let (spare, len) = self.receive_buffer.lend_direct(missing);
                             let BufResult(read, spare) =
                                 read_with_upkeep!(self.driver, read(spare));
                             self.receive_buffer.put_direct(spare.into_inner(), len);

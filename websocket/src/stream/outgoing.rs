@@ -134,8 +134,7 @@ impl Outgoing {
                 if shared.is_flushed() {
                     return Poll::Ready(Ok(())); // only a topic has more to write
                 }
-                let timer =
-                    timer.get_or_insert_with(|| Box::new(LazyTimer::new(Direction::Write)));
+                let timer = timer.get_or_insert_with(|| Box::new(LazyTimer::new(Direction::Write)));
                 ready!(timer.poll(shared));
             }
         });

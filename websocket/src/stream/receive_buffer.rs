@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use owned_io::coop::{self, cost};
-use owned_io::{MemoryAccount, PoolBuf};
+use owned_io::{IoBufMutExt, MemoryAccount, PoolBuf, Spare};
 
 use super::assembly::{Assembly, ReserveError};
 use super::compression::{InflateProgress, Inflater};
@@ -75,9 +75,9 @@ enum Location {
 pub(super) enum ReadTarget {
     /// A buffer of the pool.
     Pooled,
-    /// This buffer, which holds the message so far. The read appends at most this many bytes; then
-    /// [`ReceiveBuffer::put_direct`] takes the buffer back.
-    Direct(Vec<u8>, usize),
+    /// The buffer of the message so far, which [`ReceiveBuffer::lend_direct`] returns. The read
+    /// appends at most this many bytes.
+    Direct(usize),
 }
 
 /// The most bytes of a frame that one read appends to the assembly. Unmasking and checking them
@@ -263,7 +263,7 @@ impl ReceiveBuffer {
     /// Where the next read puts its bytes. Releases the buffer, which is consumed or moves to
     /// `partial_frame`.
     ///
-    /// Follow it with [`put`](Self::put) or [`put_direct`](Self::put_direct).
+    /// Follow it with [`put`](Self::put) or [`lend_direct`](Self::lend_direct).
     pub(super) fn read_target(&mut self) -> Result<ReadTarget, ReserveError> {
         if let Some(buf) = self.buf.as_ref().filter(|buf| self.consumed_bytes < buf.len()) {
             self.partial_frame.begin(&buf[self.consumed_bytes..], &self.receiver, &self.buffers)?;
@@ -279,7 +279,7 @@ impl ReceiveBuffer {
                 assembly.reserve_capacity(next, Some(self.frame_bytes_left - next))?;
                 let bytes =
                     self.frame_bytes_left.min(assembly.spare_capacity()).min(DIRECT_BYTES_MAX);
-                Ok(ReadTarget::Direct(assembly.lend(), bytes))
+                Ok(ReadTarget::Direct(bytes))
             }
             _ => Ok(ReadTarget::Pooled),
         }
@@ -296,6 +296,17 @@ impl ReceiveBuffer {
             self.put(buf);
             self.consumed_bytes = at;
         }
+    }
+
+    /// The buffer for a direct read, which appends at most `bytes`, and the length of the message so far. Follow it with
+    /// [`put_direct`](Self::put_direct).
+    ///
+    /// The future of the read keeps the buffer. Apart from [`read_target`](Self::read_target), so that nothing else in an
+    /// idle connection keeps space for it.
+    pub(super) fn lend_direct(&mut self, bytes: usize) -> (Spare<Vec<u8>>, usize) {
+        let buf = self.assembly.as_mut().map(Assembly::lend).unwrap_or_default();
+        let len = buf.len();
+        (buf.spare().limit(bytes), len)
     }
 
     /// Takes the buffer of a direct read back. The message was `len` bytes long before.

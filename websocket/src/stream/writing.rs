@@ -23,71 +23,77 @@ pub(super) struct Done {
 
 /// Like `write_all` and `write_all_vectored`, but reports each write. It is one function, because
 /// that makes an idle connection smaller, whose writer waits for its first job.
-pub(super) async fn write_batches(
+#[expect(clippy::manual_async_fn, reason = "an async function keeps its arguments twice")]
+pub(super) fn write_batches(
     mut half: impl OwnedWrite,
     slot: JobSlot<Job, Done>,
-) -> Infallible {
-    loop {
-        let (result, batch) = match slot.next().await {
-            Job::Write(Batch::Single(buf)) => {
-                let BufResult(mut written, mut buf) = half.write(buf).await;
-                let mut at = 0;
-                let result = loop {
-                    match written {
-                        Ok(n) if at + n == buf.len() => break Ok(()),
-                        Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
-                        Ok(n) => at += n,
-                        Err(error) => break Err(error),
-                    }
-                    slot.progress();
-                    let rest = half.write(buf.buf_slice(at..)).await;
-                    BufResult(written, buf) = rest.map_buf(Slice::into_inner);
-                };
-                (result, Some(Batch::Single(buf)))
-            }
-            Job::Write(Batch::Published(segment, is_compressed)) => {
-                let bytes = segment.bytes(is_compressed);
-                let mut at = 0;
-                // Most subscribers have room, and all of them are written to from the same memory. Such a write does
-                // not yield, so a poll that has done its work leaves the next batch to one that does.
-                let mut written = match coop::has_budget() {
-                    true => half.try_write(bytes),
-                    false => Err(io::ErrorKind::WouldBlock.into()),
-                };
-                if written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
-                    written = half.write(bytes.clone()).await.0;
+) -> impl Future<Output = Infallible> {
+    async move {
+        loop {
+            let (result, batch) = match slot.next().await {
+                Job::Write(Batch::Single(buf)) => {
+                    let BufResult(mut written, mut buf) = half.write(buf).await;
+                    let mut at = 0;
+                    let result = loop {
+                        match written {
+                            Ok(n) if at + n == buf.len() => break Ok(()),
+                            Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+                            Ok(n) => at += n,
+                            Err(error) => break Err(error),
+                        }
+                        slot.progress();
+                        let rest = half.write(buf.buf_slice(at..)).await;
+                        BufResult(written, buf) = rest.map_buf(Slice::into_inner);
+                    };
+                    (result, Some(Batch::Single(buf)))
                 }
-                let result = loop {
-                    match written {
-                        Ok(n) if at + n == bytes.len() => break Ok(()),
-                        Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
-                        Ok(n) => at += n,
-                        Err(error) => break Err(error),
+                Job::Write(Batch::Published(segment, is_compressed)) => {
+                    let bytes = segment.bytes(is_compressed);
+                    let mut at = 0;
+                    // Most subscribers have room, and all of them are written to from the same memory. Such a write does
+                    // not yield, so a poll that has done its work leaves the next batch to one that does.
+                    let mut written = match coop::has_budget() {
+                        true => half.try_write(bytes),
+                        false => Err(io::ErrorKind::WouldBlock.into()),
+                    };
+                    if written
+                        .as_ref()
+                        .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+                    {
+                        written = half.write(bytes.clone()).await.0;
                     }
-                    slot.progress();
-                    written = half.write(bytes.slice(at..)).await.0;
-                };
-                (result, Some(Batch::Published(segment, is_compressed)))
-            }
-            Job::Write(Batch::Vectored(mut array)) => {
-                let mut bufs = mem::take(&mut *array);
-                let result = loop {
-                    if bufs.bytes_left() == 0 {
-                        break Ok(());
-                    }
-                    let written;
-                    BufResult(written, bufs) = half.write_vectored(bufs).await;
-                    match written {
-                        Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
-                        Ok(_) => slot.progress(),
-                        Err(error) => break Err(error),
-                    }
-                };
-                *array = bufs;
-                (result, Some(Batch::Vectored(array)))
-            }
-            Job::Shutdown => (half.shutdown().await, None),
-        };
-        slot.finish(Done { result, batch });
+                    let result = loop {
+                        match written {
+                            Ok(n) if at + n == bytes.len() => break Ok(()),
+                            Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+                            Ok(n) => at += n,
+                            Err(error) => break Err(error),
+                        }
+                        slot.progress();
+                        written = half.write(bytes.slice(at..)).await.0;
+                    };
+                    (result, Some(Batch::Published(segment, is_compressed)))
+                }
+                Job::Write(Batch::Vectored(mut array)) => {
+                    let mut bufs = mem::take(&mut *array);
+                    let result = loop {
+                        if bufs.bytes_left() == 0 {
+                            break Ok(());
+                        }
+                        let written;
+                        BufResult(written, bufs) = half.write_vectored(bufs).await;
+                        match written {
+                            Ok(0) => break Err(io::ErrorKind::WriteZero.into()),
+                            Ok(_) => slot.progress(),
+                            Err(error) => break Err(error),
+                        }
+                    };
+                    *array = bufs;
+                    (result, Some(Batch::Vectored(array)))
+                }
+                Job::Shutdown => (half.shutdown().await, None),
+            };
+            slot.finish(Done { result, batch });
+        }
     }
 }

@@ -157,19 +157,22 @@ async fn close_as(
 }
 
 /// Receives until the connection is closed. Closes it for this reason if the client talks too much.
-pub(super) async fn ignore_messages(
+#[expect(clippy::manual_async_fn, reason = "an async function keeps its arguments twice")]
+pub(super) fn ignore_messages(
     incoming: &mut impl AnyIncoming,
     close: impl Fn(CloseFrame<'_>),
     reason: &str,
-) -> Result<(), Error> {
-    let (mut messages, mut bytes) = (0_u64, 0_u64);
-    loop {
-        let received: Option<PieceInfo> = incoming.receive_piece().await?.map(Into::into);
-        let Some(piece) = received else { return Ok(()) };
-        messages += u64::from(piece.last);
-        bytes += piece.bytes as u64;
-        if messages > IGNORED_MESSAGES_MAX || bytes > IGNORED_BYTES_MAX {
-            close(CloseFrame { code: Some(CloseCode::POLICY), reason });
+) -> impl Future<Output = Result<(), Error>> {
+    async move {
+        let (mut messages, mut bytes) = (0_u64, 0_u64);
+        loop {
+            let received: Option<PieceInfo> = incoming.receive_piece().await?.map(Into::into);
+            let Some(piece) = received else { return Ok(()) };
+            messages += u64::from(piece.last);
+            bytes += piece.bytes as u64;
+            if messages > IGNORED_MESSAGES_MAX || bytes > IGNORED_BYTES_MAX {
+                close(CloseFrame { code: Some(CloseCode::POLICY), reason });
+            }
         }
     }
 }
