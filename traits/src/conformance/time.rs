@@ -119,7 +119,7 @@ pub async fn deadlines_pass_within_a_tick<R: Runtime>() {
         .map(|millis| {
             R::spawn(async move {
                 let (started, left) = (R::now(), Duration::from_millis(millis));
-                wait::<R>(&mut Deadline::new(), left).await;
+                wait(&mut Deadline::new(), left).await;
                 (left, R::now() - started)
             })
         })
@@ -139,18 +139,18 @@ pub async fn a_deadline_that_moves_or_is_dropped_wakes_nobody<R: Runtime>() {
     let (mut moved, started) = (Deadline::new(), R::now());
     for _ in 0..10 {
         // It is polled within the select, and then dropped or moved away.
-        let passed = within::<R, _>(A_WHILE / 3, wait::<R>(&mut Deadline::new(), SOON)).await;
+        let passed = within::<R, _>(A_WHILE / 3, wait(&mut Deadline::new(), SOON)).await;
         assert!(passed.is_none(), "expected a deadline in {SOON:?} to wait; seen: it has passed");
-        let passed = within::<R, _>(A_WHILE / 10, wait::<R>(&mut moved, A_WHILE)).await;
+        let passed = within::<R, _>(A_WHILE / 10, wait(&mut moved, A_WHILE)).await;
         assert!(passed.is_none() || R::now() - started >= A_WHILE, "it is early");
     }
     moved.clear();
     let passed = within::<R, _>(A_WHILE, poll_fn(|cx| moved.poll_passed(cx))).await;
     assert!(passed.is_none(), "expected one that is not set to wait; seen: it has passed");
-    soon::<R, _>("a deadline", wait::<R>(&mut moved, A_WHILE)).await;
+    soon::<R, _>("a deadline", wait(&mut moved, A_WHILE)).await;
 }
 
-async fn wait<R: Runtime>(deadline: &mut Deadline, left: Duration) {
+async fn wait(deadline: &mut Deadline, left: Duration) {
     let mut is_new = true;
     poll_fn(|cx| {
         if std::mem::take(&mut is_new) {
