@@ -43,6 +43,8 @@ pub enum ExtraOption {
     Fault,
     /// `--objects DIR`, which is needed, and `--chunk BYTES`.
     Objects,
+    /// `--websocket`.
+    WebSocket,
 }
 
 /// A fault on purpose.
@@ -89,6 +91,8 @@ pub struct Args {
     pub objects: PathBuf,
     /// `--chunk`: the bytes of each chunk of a body. Default: bodies are sent with their length.
     pub chunk_bytes: Option<NonZero<usize>>,
+    /// `--websocket`: echo over WebSocket. Default: over TCP.
+    pub websocket: bool,
 }
 
 /// A server's `main`. Reads the command line, moves this thread and its later threads to the core, and serves. It
@@ -179,12 +183,13 @@ fn parse(
         ExtraOption::Tls => " --tls-cert FILE --tls-key FILE",
         ExtraOption::Fault => " [--fault none|slow|slower|corrupt]",
         ExtraOption::Objects => " --objects DIR [--chunk BYTES]",
+        ExtraOption::WebSocket => " [--websocket]",
     };
     let wrong = |what: String| format!("{what}; usage: {name} ADDR{option} [--core N]");
     let (mut addr, mut ring, mut core, mut workers) = (None, Ring::Default, None, None);
     let (mut chain, mut key) = (None, None);
     let (mut objects, mut chunk_bytes) = (None, None);
-    let (mut runtime, mut fault) = ("tokio".to_owned(), Fault::None);
+    let (mut runtime, mut fault, mut websocket) = ("tokio".to_owned(), Fault::None, false);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| wrong(format!("{word} needs a value")));
         match (word.as_str(), extra) {
@@ -225,6 +230,7 @@ fn parse(
                 chunk_bytes =
                     Some(number.ok_or_else(|| wrong(format!("no chunk has {value:?} bytes")))?);
             }
+            ("--websocket", ExtraOption::WebSocket) => websocket = true,
             (text, _) if addr.is_none() && !text.starts_with('-') => {
                 let parsed = text.parse().map_err(|_| wrong(format!("{text:?} is not IP:PORT")))?;
                 addr = Some(parsed);
@@ -244,7 +250,7 @@ fn parse(
         return Err(wrong("the folder of the objects is missing".to_owned()));
     }
     let objects = objects.unwrap_or_default();
-    Ok(Args { addr, runtime, ring, core, fault, workers, tls, objects, chunk_bytes })
+    Ok(Args { addr, runtime, ring, core, fault, workers, tls, objects, chunk_bytes, websocket })
 }
 
 /// Moves this thread to its cores: one core for each worker, from `core` on. Later threads inherit them.

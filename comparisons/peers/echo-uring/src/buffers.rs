@@ -1,14 +1,12 @@
 //! The buffers that the kernel receives into (io_uring_register_buf_ring(3)).
 
 use std::io;
+use std::slice;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::IoUring;
 use io_uring::types::BufRingEntry;
 use peers_common::BUF_BYTES;
-
-/// The number of buffers, which is a power of two. Of their 64 MiB only the pages that were received into use memory.
-pub(crate) const BUFFERS: u16 = 4096;
 
 /// The only buffer group.
 pub(crate) const GROUP: u16 = 0;
@@ -23,6 +21,8 @@ struct Page([u8; 4096]);
 pub(crate) struct Buffers {
     entries: *mut BufRingEntry,
     bytes: *mut u8,
+    /// The number of buffers, which is a power of two.
+    count: u16,
     /// The index of the next entry, which wraps.
     tail: u16,
     /// How many buffers the kernel has.
@@ -30,17 +30,18 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    pub(crate) fn register(ring: &IoUring) -> io::Result<Self> {
-        let pages = (usize::from(BUFFERS) * size_of::<BufRingEntry>()).div_ceil(size_of::<Page>());
+    /// Registers `count` buffers, a power of two. Only the pages that were received into use memory.
+    pub(crate) fn register(ring: &IoUring, count: u16) -> io::Result<Self> {
+        let pages = (usize::from(count) * size_of::<BufRingEntry>()).div_ceil(size_of::<Page>());
         let entries: *mut BufRingEntry = vec![Page([0; 4096]); pages].leak().as_mut_ptr().cast();
-        let bytes = vec![0; usize::from(BUFFERS) * BUF_BYTES].leak().as_mut_ptr();
-        let mut buffers = Self { entries, bytes, tail: 0, free: 0 };
-        for id in 0..BUFFERS {
+        let bytes = vec![0; usize::from(count) * BUF_BYTES].leak().as_mut_ptr();
+        let mut buffers = Self { entries, bytes, count, tail: 0, free: 0 };
+        for id in 0..count {
             buffers.provide(id);
         }
-        // SAFETY: `entries` is the address of `BUFFERS` entries, page-aligned, never freed.
+        // SAFETY: `entries` is the address of `count` entries, page-aligned, never freed.
         unsafe {
-            ring.submitter().register_buf_ring_with_flags(entries as u64, BUFFERS, GROUP, 0)?;
+            ring.submitter().register_buf_ring_with_flags(entries as u64, count, GROUP, 0)?;
         }
         Ok(buffers)
     }
@@ -55,9 +56,17 @@ impl Buffers {
         self.free -= 1;
     }
 
+    /// What the kernel has received into a buffer. It must have been taken, and no send from it may be in flight.
+    pub(crate) fn received_mut(&mut self, id: u16, len: u32) -> &mut [u8] {
+        assert!(id < self.count && len as usize <= BUF_BYTES);
+        // SAFETY: the buffer has so many bytes, which are initialised and never freed. The kernel writes to them only
+        // after `provide`, which needs this borrow to have ended.
+        unsafe { slice::from_raw_parts_mut(self.address(id), len as usize) }
+    }
+
     /// Provides a buffer to the kernel. It must have been taken, and no send from it may be in flight.
     pub(crate) fn provide(&mut self, id: u16) {
-        let slot = usize::from(self.tail % BUFFERS);
+        let slot = usize::from(self.tail % self.count);
         // SAFETY: `slot` is less than the number of entries. The kernel reads this entry only after
         // the tail was advanced. The tail is in the first entry, in bytes that are not written here.
         let entry = unsafe { &mut *self.entries.wrapping_add(slot) };
@@ -74,7 +83,7 @@ impl Buffers {
         tail.store(self.tail, Ordering::Release); // the entry is written before the tail
     }
 
-    /// The address of a buffer. Only the kernel reads and writes its bytes.
+    /// The address of a buffer.
     pub(crate) fn address(&self, id: u16) -> *mut u8 {
         self.bytes.wrapping_add(usize::from(id) * BUF_BYTES)
     }

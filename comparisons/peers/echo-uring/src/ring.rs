@@ -1,9 +1,9 @@
 //! The io_uring: queues operations, submits them, and collects completions.
 
 use std::collections::VecDeque;
-use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::{io, mem};
 
 use io_uring::types::{Fd, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
@@ -25,6 +25,9 @@ pub(crate) enum Kind {
     Receive,
     Send,
     Cancel,
+    /// Of bytes that the ring owns meanwhile.
+    SendBytes,
+    Tick,
 }
 
 const KIND_BITS: u32 = 3;
@@ -51,16 +54,19 @@ pub(crate) struct Completion {
 pub(crate) struct Ring {
     ring: IoUring,
     pub(crate) buffers: Buffers,
+    /// The bytes that are being sent, by the index of the connection.
+    sending: Vec<Vec<u8>>,
     waiting: VecDeque<squeue::Entry>,
 }
 
 impl Ring {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// A ring with this many buffers to receive into, a power of two.
+    pub(crate) fn new(buffers: u16) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
         let ring = builder.setup_submit_all().setup_cqsize(COMPLETIONS).build(ENTRIES)?;
-        let buffers = Buffers::register(&ring)?;
-        Ok(Self { ring, buffers, waiting: VecDeque::new() })
+        let buffers = Buffers::register(&ring, buffers)?;
+        Ok(Self { ring, buffers, sending: Vec::new(), waiting: VecDeque::new() })
     }
 
     pub(crate) fn accept(&mut self, listener: &TcpListener) {
@@ -73,6 +79,12 @@ impl Ring {
         static PAUSE: Timespec =
             Timespec::new().nsec(ACCEPT_PAUSE.subsec_nanos()).sec(ACCEPT_PAUSE.as_secs());
         self.push(opcode::Timeout::new(&PAUSE).build(), Kind::Pause, 0);
+    }
+
+    /// Completes after a second, with an error.
+    pub(crate) fn tick(&mut self) {
+        static SECOND: Timespec = Timespec::new().sec(1);
+        self.push(opcode::Timeout::new(&SECOND).build(), Kind::Tick, 0);
     }
 
     pub(crate) fn receive(&mut self, stream: &TcpStream, index: usize) {
@@ -91,6 +103,28 @@ impl Ring {
         let send = opcode::Send::new(Fd(stream.as_raw_fd()), address, chunk.end - chunk.start);
         let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
         self.push(send.flags(flags).build(), Kind::Send, index);
+    }
+
+    /// Sends all of `bytes`, unless the connection ends meanwhile. [`Self::sent_bytes`] hands them back.
+    ///
+    /// # Panics
+    /// If other bytes of the connection are being sent.
+    pub(crate) fn send_bytes(&mut self, stream: &TcpStream, bytes: Vec<u8>, index: usize) {
+        if self.sending.len() <= index {
+            self.sending.resize_with(index + 1, Vec::new);
+        }
+        let slot = &mut self.sending[index];
+        assert!(slot.is_empty(), "connection {index} is sending");
+        *slot = bytes;
+        let send = opcode::Send::new(Fd(stream.as_raw_fd()), slot.as_ptr(), slot.len() as u32);
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+        self.push(send.flags(flags).build(), Kind::SendBytes, index);
+    }
+
+    /// The bytes of a send that has completed. If not all were sent, the connection has ended.
+    pub(crate) fn sent_bytes(&mut self, completion: Completion) -> (Vec<u8>, io::Result<u32>) {
+        assert_eq!(completion.kind, Kind::SendBytes);
+        (mem::take(&mut self.sending[completion.index]), completion.result)
     }
 
     /// Submits all queued operations, waits for at least one completion, and collects all completions.
@@ -121,17 +155,32 @@ impl Ring {
 
     /// Returns false if the queue is full.
     fn queue(&mut self, entry: &squeue::Entry) -> bool {
-        // SAFETY: entries come from the functions above. The timeout's duration is a static. The
+        // SAFETY: entries come from the functions above. The timeouts' durations are statics. The
         // buffers are never freed, and a buffer that is being sent is not provided to the kernel.
-        // The server closes no descriptor while an operation on it is in flight.
+        // `sending` keeps bytes until their send has completed, and is leaked with the ring. The
+        // server closes no descriptor while an operation on it is in flight.
         unsafe { self.ring.submission().push(entry).is_ok() }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        mem::forget(mem::take(&mut self.sending)); // the kernel may still read these bytes
     }
 }
 
 impl Completion {
     fn new(entry: &cqueue::Entry) -> Self {
         let user_data = entry.user_data();
-        let kinds = [Kind::Accept, Kind::Pause, Kind::Receive, Kind::Send, Kind::Cancel];
+        let kinds = [
+            Kind::Accept,
+            Kind::Pause,
+            Kind::Receive,
+            Kind::Send,
+            Kind::Cancel,
+            Kind::SendBytes,
+            Kind::Tick,
+        ];
         let result = entry.result();
         Self {
             kind: kinds[(user_data & ((1 << KIND_BITS) - 1)) as usize],

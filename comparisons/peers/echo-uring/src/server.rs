@@ -6,6 +6,9 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 
 use crate::ring::{Chunk, Completion, Kind, Ring};
 
+/// The buffers of all connections, 64 KiB each. They hold what was received and is not yet sent.
+const BUFFERS: u16 = 4096;
+
 /// How many buffers a connection may hold. It is then not read until half of them have been sent.
 const HELD_MAX: usize = 32;
 
@@ -38,7 +41,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn new(listener: TcpListener) -> io::Result<Self> {
         let (connections, free, starved) = (Vec::new(), Vec::new(), VecDeque::new());
-        Ok(Self { ring: Ring::new()?, listener, connections, free, starved })
+        Ok(Self { ring: Ring::new(BUFFERS)?, listener, connections, free, starved })
     }
 
     pub(crate) fn run(&mut self) -> io::Result<()> {
@@ -52,7 +55,8 @@ impl Server {
                     Kind::Pause => self.ring.accept(&self.listener),
                     Kind::Receive => self.received(completion),
                     Kind::Send => self.sent(completion),
-                    Kind::Cancel => {} // the receive has a completion of its own
+                    // The receive has a completion of its own. The others are of WebSocket.
+                    Kind::Cancel | Kind::SendBytes | Kind::Tick => {}
                 }
             }
             self.retry_starved();
