@@ -11,8 +11,11 @@ use std::time::{Duration, Instant};
 use self::connection::Connection;
 use crate::ring::{Completion, Kind, Ring};
 
-/// The buffers of all connections, 64 KiB each. They are free again before the next wait.
-const BUFFERS: u16 = 4096;
+/// The buffers of all connections, 64 KiB each. They are free again before the next wait. The kernel uses them in turns,
+/// so more of them are more memory that is in no cache. CPU ns per message, medians of 5, with 256, 1,024 and 4,096 of
+/// them (2026-11-27, Sapphire Rapids or later under KVM): 235, 259 and 275 for 200 connections with 16 in flight, 4,980,
+/// 4,890 and 5,490 for 4,000 connections with 1, where few are too few and receives start again.
+const BUFFERS: u16 = 256;
 
 /// How many connections there may be. Later ones are closed.
 const CONNECTIONS_MAX: usize = 16_384;
