@@ -65,7 +65,8 @@
 //! 3. Connections that have not ended after `--drain-seconds` are reset, counted and logged. The exit code is
 //!    then 3.
 //! 4. The log of `--data` is synced and closed, in what is left of `--drain-seconds`, but half a second at least. If
-//!    a sync fails, the exit code is 1.
+//!    a sync fails, the exit code is 1. With `--store kafka`, messages that wait for their acknowledgement are waited for
+//!    as long, and the exit code is 1 if some are left.
 //!
 //! # Limits
 //!

@@ -24,6 +24,10 @@ use crate::connections::{ConnectionHandle, Connections};
 use crate::context::{Context, Resources};
 use crate::drain::drain;
 use crate::iggy::broker::Broker;
+#[cfg(feature = "kafka")]
+use crate::iggy::catalogue::Catalogue;
+#[cfg(feature = "kafka")]
+use crate::iggy::storage::kafka::KafkaStorage;
 use crate::iggy::storage::{DurableStorage, MemoryStorage};
 use crate::iggy::workers::{Hub, Iggy};
 use crate::iggy::{Environment, Node};
@@ -282,6 +286,16 @@ async fn iggy<R: Runtime + Files>(
     let workers = u32::try_from(server.config.workers.get()).unwrap_or(u32::MAX);
     let node = Node { tcp: addr(Service::Iggy), websocket: addr(Service::Http), workers };
     let clients = hub.clients().clone();
+    #[cfg(feature = "kafka")]
+    if let Some(kafka) = &config.kafka {
+        let named =
+            |error: io::Error| io::Error::new(error.kind(), format!("--store kafka: {error}"));
+        let storage = Box::new(KafkaStorage::<R>::new(kafka.clone()).map_err(named)?);
+        let catalogue = Catalogue::numbered_by_name();
+        let restored = Broker::restore(storage, catalogue, clients, environment, node).await;
+        let broker = restored.map_err(io::Error::other)?;
+        return Ok(Some(Iggy::with_broker::<R>(hub, broker).with_metrics(Arc::clone(metrics))));
+    }
     let broker = match &config.data {
         None => {
             let storage = MemoryStorage::new(config.memory_max, environment.now)
@@ -316,6 +330,10 @@ async fn close_log<R: Runtime>(iggy: &Iggy, left: Duration) -> io::Result<()> {
     // With `--fsync batch`, what was acknowledged is on the disk all the same.
     let error = match closed {
         Some(Ok(())) => return Ok(()),
+        _ if iggy.has_shared_topics() => io::Error::new(
+            io::ErrorKind::TimedOut,
+            "--store kafka: not all messages were acknowledged in time: their clients were not told so",
+        ),
         Some(Err(_)) => {
             io::Error::other("--data: the log could not be synced: see the log of the server")
         }

@@ -69,6 +69,18 @@ impl Engine {
     }
 }
 
+/// Where messages of Iggy's clients and events are kept.
+#[cfg(feature = "kafka")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Store {
+    /// In a directory or in memory, by this server alone.
+    #[default]
+    Local,
+    /// In Kafka, shared with other servers.
+    Kafka,
+}
+
 /// How to compress WebSocket messages (RFC 7692).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -12,6 +12,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+#[cfg(feature = "kafka")]
+pub use choices::Store;
 pub use choices::{Balance, Deflate, Engine, Level, Log, Ring, Switch};
 pub use limits::Limits;
 pub use listener::{Listener, Service};
@@ -20,6 +22,8 @@ pub use origins::AllowedOrigins;
 pub use owned_io_log::SyncPolicy;
 
 use crate::iggy::Credentials;
+#[cfg(feature = "kafka")]
+use crate::iggy::storage::kafka::KafkaConfig;
 use crate::memory::Memory;
 use crate::metrics::Exporter;
 use crate::object::ObjectsConfig;
@@ -89,10 +93,13 @@ pub struct IggyConfig {
     /// Who may log in.
     pub credentials: Credentials,
     /// The bytes of messages that are kept in memory, over all streams: all messages, or the recent ones of those in
-    /// [`data`](Self::data).
+    /// [`data`](Self::data). With Kafka: those that wait for its acknowledgement.
     pub memory_max: usize,
     /// Where messages and streams are kept. None: in memory only.
     pub data: Option<DataConfig>,
+    /// The Kafka that keeps them instead.
+    #[cfg(feature = "kafka")]
+    pub kafka: Option<KafkaConfig>,
 }
 
 /// The options of the log on disk.

@@ -10,11 +10,15 @@ use clap::{Args, Parser};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
+#[cfg(feature = "kafka")]
+use super::Store;
 use super::objects::ObjectOptions;
 use super::{
     AllowedOrigins, Balance, Config, DataConfig, Deflate, Engine, IggyConfig, Level, Limits,
     Listener, Log, Ring, Service, Switch, SyncPolicy, WebSockets, file,
 };
+#[cfg(feature = "kafka")]
+use crate::iggy::storage::kafka::KafkaConfig;
 use crate::iggy::{CREDENTIAL_BYTES_MAX, Credentials};
 use crate::memory::Memory;
 use crate::metrics::Exporter;
@@ -151,9 +155,27 @@ pub struct Options {
 
     /// Bytes of messages that are kept for Iggy's clients in memory, over all streams. Without --data, messages that do
     /// not fit are refused; delete or purge topics to make room. With it, these are the recent ones, which are read
-    /// without the disk [default: 268435456]
+    /// without the disk. In a server with Kafka as its store, these are the ones that wait for Kafka's acknowledgement
+    /// [default: 268435456]
     #[arg(long, value_name = "BYTES")]
     pub iggy_memory_max: Option<NonZeroUsize>,
+
+    /// Where messages of Iggy's clients and events are kept: local: in --data, or in memory; kafka: in Kafka, which other
+    /// servers may share [default: local]
+    #[cfg(feature = "kafka")]
+    #[arg(long, value_name = "NAME")]
+    pub store: Option<Store>,
+
+    /// Some of Kafka's brokers, like HOST:PORT,HOST:PORT. They name the others
+    #[cfg(feature = "kafka")]
+    #[arg(long, value_name = "LIST")]
+    pub kafka_brokers: Option<String>,
+
+    /// Seconds that messages may wait for Kafka's acknowledgement. Their client is told then that they may be stored or
+    /// not [default: 30]
+    #[cfg(feature = "kafka")]
+    #[arg(long, value_name = "SECONDS")]
+    pub kafka_seconds: Option<NonZeroU32>,
 
     /// Where the objects of /object/NAME come from: a server like http://host:80/path, whose name is resolved once, at
     /// the start, or a directory, whose regular files are the objects. They are cached in memory
@@ -319,6 +341,12 @@ impl Options {
             data: self.data.or(file.data),
             fsync: self.fsync.or(file.fsync),
             iggy_memory_max: self.iggy_memory_max.or(file.iggy_memory_max),
+            #[cfg(feature = "kafka")]
+            store: self.store.or(file.store),
+            #[cfg(feature = "kafka")]
+            kafka_brokers: self.kafka_brokers.or(file.kafka_brokers),
+            #[cfg(feature = "kafka")]
+            kafka_seconds: self.kafka_seconds.or(file.kafka_seconds),
             origin: self.origin.or(file.origin),
             chunk: self.chunk.or(file.chunk),
             object_seconds: self.object_seconds.or(file.object_seconds),
@@ -359,8 +387,13 @@ impl Options {
         listeners.extend(self.admin.map(admin));
         check_addresses(&listeners)?;
         let data = data(self.data, self.fsync, self.iggy_password_file.is_some())?;
-        let iggy =
+        #[cfg(feature = "kafka")]
+        let has_data = data.is_some();
+        #[cfg_attr(not(feature = "kafka"), allow(unused_mut, reason = "only Kafka changes it"))]
+        let mut iggy =
             iggy(&listeners, self.iggy_user, self.iggy_password_file, self.iggy_memory_max, data)?;
+        #[cfg(feature = "kafka")]
+        kafka(self.store, self.kafka_brokers, self.kafka_seconds, has_data, iggy.as_mut())?;
         let objects = ObjectOptions {
             origin: self.origin,
             chunk: self.chunk,
@@ -491,6 +524,8 @@ impl Options {
                 SECONDS_MAX,
             ),
             ("iggy-memory-max", self.iggy_memory_max.map(NonZeroUsize::get), IGGY_MEMORY_BYTES_MAX),
+            #[cfg(feature = "kafka")]
+            ("kafka-seconds", self.kafka_seconds.map(as_usize), KAFKA_SECONDS_MAX),
             ("object-seconds", self.object_seconds.map(|seconds| seconds as usize), SECONDS_MAX),
             (
                 "object-stale-seconds",
@@ -563,7 +598,53 @@ fn iggy(
         )
     })?;
     let memory_max = memory_max.map_or(IGGY_MEMORY_BYTES, NonZeroUsize::get);
-    Ok(Some(IggyConfig { credentials, memory_max, data }))
+    Ok(Some(IggyConfig {
+        credentials,
+        memory_max,
+        data,
+        #[cfg(feature = "kafka")]
+        kafka: None,
+    }))
+}
+
+/// Adds the configuration of Kafka, if it is the store. Refuses options that would have no effect.
+#[cfg(feature = "kafka")]
+fn kafka(
+    store: Option<Store>,
+    brokers: Option<String>,
+    seconds: Option<NonZeroU32>,
+    has_data: bool,
+    iggy: Option<&mut IggyConfig>,
+) -> Result<(), String> {
+    if store.unwrap_or_default() == Store::Local {
+        return match (brokers, seconds) {
+            (None, None) => Ok(()),
+            (Some(_), _) => Err("--kafka-brokers needs --store kafka".to_owned()),
+            (None, Some(_)) => Err("--kafka-seconds needs --store kafka".to_owned()),
+        };
+    }
+    let Some(iggy) = iggy else {
+        let needed = "it needs --iggy-password-file";
+        return Err(format!("--store kafka: nobody has messages to keep: {needed}"));
+    };
+    if has_data {
+        return Err("--data and --store kafka: messages are kept in one of them".to_owned());
+    }
+    let brokers = brokers.ok_or("--store kafka needs --kafka-brokers")?;
+    let is_address = |broker: &str| {
+        let address = broker.rsplit_once(':');
+        address.is_some_and(|(host, port)| !host.trim().is_empty() && port.parse::<u16>().is_ok())
+    };
+    if let Some(broker) = brokers.split(',').find(|broker| !is_address(broker)) {
+        return Err(format!("--kafka-brokers: {broker:?} is no HOST:PORT"));
+    }
+    let seconds = seconds.map_or(KAFKA_SECONDS, NonZeroU32::get);
+    iggy.kafka = Some(KafkaConfig {
+        brokers,
+        message_time_max: Duration::from_secs(seconds.into()),
+        waiting_bytes_max: iggy.memory_max,
+    });
+    Ok(())
 }
 
 /// The configuration of the log on disk, if there is one. Refuses options that would have no effect.
@@ -667,6 +748,14 @@ const IGGY_USER: &str = "iggy";
 
 /// `--iggy-memory-max`: some hundred thousand messages of 1 KB.
 const IGGY_MEMORY_BYTES: usize = 256 << 20;
+
+/// A broker that is restarted is back by then, and many clients wait no longer for an answer.
+#[cfg(feature = "kafka")]
+const KAFKA_SECONDS: u32 = 30;
+
+/// An hour. librdkafka allows three weeks.
+#[cfg(feature = "kafka")]
+const KAFKA_SECONDS_MAX: usize = 60 * 60;
 
 /// No machine has more.
 const IGGY_MEMORY_BYTES_MAX: usize = 1 << 46;
@@ -853,6 +942,47 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
     }
 
+    #[cfg(feature = "kafka")]
+    #[test]
+    fn kafka_is_configured_by_file_or_by_flags() {
+        let path = std::env::temp_dir().join(format!("owned-io-kafka-{}", std::process::id()));
+        std::fs::write(&path, "secret\n").unwrap();
+        let configured = |file: &str, flags: &[&str]| {
+            let password = path.to_str().unwrap();
+            let always = ["server", "--tcp", "127.0.0.1:7", "--iggy-password-file", password];
+            let flags = Flags::parse_from([&always, flags].concat());
+            let config = flags.options.over(parse(file)?).into_config()?;
+            Ok(config.iggy.unwrap().kafka)
+        };
+        let kafka = |brokers: &str, seconds| {
+            let message_time_max = Duration::from_secs(seconds);
+            let waiting_bytes_max = IGGY_MEMORY_BYTES;
+            let brokers = brokers.to_owned();
+            Ok(Some(KafkaConfig { brokers, message_time_max, waiting_bytes_max }))
+        };
+        assert_eq!(configured("", &[]), Ok::<_, String>(None));
+        assert_eq!(configured("", &["--store", "local"]), Ok(None));
+        let file = "store = \"kafka\"\nkafka-brokers = \"a:1,[::1]:2\"";
+        assert_eq!(configured(file, &[]), kafka("a:1,[::1]:2", 30));
+        let flags = ["--kafka-brokers", "b:9092", "--kafka-seconds", "3"];
+        assert_eq!(configured(file, &flags), kafka("b:9092", 3));
+        for (file, flags, culprit) in [
+            ("store = \"kafka\"", &[][..], "--store kafka needs --kafka-brokers"),
+            ("", &["--kafka-brokers", "a:1"], "--kafka-brokers needs --store kafka"),
+            ("kafka-seconds = 1", &[], "--kafka-seconds needs --store kafka"),
+            (file, &["--data", "d"], "--data and --store kafka"),
+            (file, &["--kafka-brokers", "a:1,b"], "\"b\" is no HOST:PORT"),
+            (file, &["--kafka-seconds", "3601"], "--kafka-seconds is 3601"),
+        ] {
+            let error = configured(file, flags).unwrap_err();
+            assert!(error.contains(culprit), "{error}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        let flags = ["server", "--echo", "127.0.0.1:7", "--store", "kafka"];
+        let error = Flags::parse_from(flags).into_config().unwrap_err();
+        assert!(error.contains("nobody has messages to keep"), "{error}");
+    }
+
     fn value_name(arg: &clap::Arg) -> Option<&str> {
         arg.get_value_names()?.first().map(|name| name.as_str())
     }
@@ -861,7 +991,7 @@ mod tests {
     #[test]
     fn the_help_tells_the_defaults() {
         // Their defaults depend on the machine, are not a value, or need another option.
-        const DESCRIBED: [&str; 4] = ["workers", "memory-max", "origins", "fsync"];
+        const DESCRIBED: [&str; 5] = ["workers", "memory-max", "origins", "fsync", "kafka-seconds"];
         let dir = std::env::temp_dir();
         let configured = |flags: &[&str]| {
             let objects = ["--http", "127.0.0.1:8", "--origin", dir.to_str().unwrap()];
@@ -875,7 +1005,7 @@ mod tests {
             let help = arg.get_help().expect("each option has a help").to_string();
             let Some((_, default)) = help.split_once("[default: ") else {
                 let is_named =
-                    ["ADDR", "DIR", "FILE", "URL|DIR"].contains(&value_name(arg).unwrap());
+                    ["ADDR", "DIR", "FILE", "LIST", "URL|DIR"].contains(&value_name(arg).unwrap());
                 assert!(is_named || option == "runtime", "--{option} names no default");
                 continue;
             };

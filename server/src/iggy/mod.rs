@@ -1,11 +1,11 @@
-//! The Iggy protocol, version 0.10: what its commands mean. Without I/O, but for [`storage::DurableStorage`].
+//! The Iggy protocol, version 0.10: what its commands mean. Without I/O, but for [`storage::DurableStorage`] and Kafka.
 //!
 //! | module | subject |
 //! |---|---|
 //! | [`catalogue`] | the streams, topics, partitions, consumer groups and stored offsets, and each change as a record |
 //! | [`frame`], [`command`] | requests in the bytes that arrive, and their fields, by `iggy_binary_protocol` |
 //! | [`messages`] | a batch of messages: checked, stamped in place, cut |
-//! | [`storage`] | where messages and records are kept: in memory, or in a directory |
+//! | [`storage`] | where messages and records are kept: in memory, in a directory, or in Kafka |
 //! | [`broker`] | executes commands, appends [events](crate::service::events), and reads for [tails](crate::service::tail) |
 //! | [`clients`], [`members`] | who is connected, and who is in which consumer group |
 //! | [`session`] | one connection: its login, and its requests |

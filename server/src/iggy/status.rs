@@ -48,6 +48,8 @@ pub enum Status {
     InvalidTopicName = 2014,
     /// There are as many partitions as there may be, or as there are descriptors for.
     TooManyPartitions = 2015,
+    /// There are not as many servers for the messages.
+    InvalidReplicationFactor = 2018,
     /// The topic does not have as many partitions.
     InvalidPartitionsCount = 2019,
     /// There is no such partition in the topic.
@@ -86,11 +88,13 @@ pub enum Status {
     ConsumerGroupMemberNotFound = 5006,
     /// There are as many consumer groups, or memberships of them, as there may be.
     CannotCreateConsumerGroup = 5007,
+    /// The store of messages does not answer, or has no room in time. No message is stored.
+    TaskTimeout = 12001,
 }
 
 impl Status {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 39] = [
         Self::Error,
         Self::InvalidCommand,
         Self::InvalidFormat,
@@ -109,6 +113,7 @@ impl Status {
         Self::TopicNameAlreadyExists,
         Self::InvalidTopicName,
         Self::TooManyPartitions,
+        Self::InvalidReplicationFactor,
         Self::InvalidPartitionsCount,
         Self::PartitionNotFound,
         Self::NoPartitions,
@@ -128,6 +133,7 @@ impl Status {
         Self::InvalidConsumerGroupName,
         Self::ConsumerGroupMemberNotFound,
         Self::CannotCreateConsumerGroup,
+        Self::TaskTimeout,
     ];
 
     /// Its number.

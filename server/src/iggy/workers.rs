@@ -20,6 +20,7 @@ use super::broker::{AppendedAt, Broker, Epoch};
 use super::clients::Clients;
 use super::command::Command;
 use super::messages::Batch;
+use super::storage::REFRESH_INTERVAL;
 use super::{Credentials, Status};
 use crate::metrics::WorkerMetrics;
 
@@ -95,6 +96,9 @@ impl Iggy {
             drop(R::spawn(execute_hops::<R>(receiver, Rc::clone(&broker))));
         }
         drop(R::spawn(enforce_retention::<R>(Rc::downgrade(&broker))));
+        if broker.has_shared_topics() {
+            drop(R::spawn(refresh::<R>(Rc::downgrade(&broker))));
+        }
         Self { hub, broker: Some(broker), metrics: Arc::default() }
     }
 
@@ -106,6 +110,11 @@ impl Iggy {
     /// How many partitions there are, and what is stored in them, if this is the worker that has them.
     pub fn stored(&self) -> Option<(usize, Totals)> {
         self.broker.as_ref().map(|broker| broker.stored())
+    }
+
+    /// Whether other servers have the same topics, and this is the worker that asks for them.
+    pub fn has_shared_topics(&self) -> bool {
+        self.broker.as_ref().is_some_and(|broker| broker.has_shared_topics())
     }
 
     /// Counts in the cells of this worker.
@@ -270,6 +279,25 @@ async fn enforce_retention<R: Clock>(broker: Weak<Broker>) {
         R::sleep(RETENTION_PERIOD).await;
         let Some(broker) = broker.upgrade() else { return };
         broker.enforce_retention().await;
+    }
+}
+
+/// Learns of the topics of other servers. Ends soon after the broker.
+async fn refresh<R: Clock>(broker: Weak<Broker>) {
+    let mut has_failed = false;
+    loop {
+        let Some(refreshed) = broker.upgrade() else { return };
+        // Told once, and not each time until the store answers again.
+        match refreshed.refresh().await {
+            Ok(()) => has_failed = false,
+            Err(error) if !has_failed => {
+                tracing::warn!(%error, "the topics of other servers are not known now");
+                has_failed = true;
+            }
+            Err(_) => {}
+        }
+        drop(refreshed);
+        R::sleep(REFRESH_INTERVAL).await;
     }
 }
 

@@ -22,6 +22,7 @@ impl Broker {
     ///
     /// A change of many records lets others run in between. It ends before its next record when the broker closes.
     pub(super) async fn change(&self, command: Command) -> Result<Answer, Status> {
+        self.refresh_if_old().await?;
         let _guard = self.changing.lock().await; // between check and change nothing else changes
         if self.is_closing.get() {
             return Err(Status::Disconnected);
@@ -35,6 +36,12 @@ impl Broker {
                 return Err(Status::Disconnected);
             }
             coop::consume(RECORD_NANOS);
+            if let Some(shared) = self.storage.shared() {
+                let changing = shared.change(&self.catalogue.borrow(), record);
+                changing.await?;
+                shared.name_logs(&self.catalogue.borrow(), record);
+                self.note_change(record);
+            }
             self.open_logs(&new_logs(record)).await?;
             let emptied = self.logs.hold(emptied_logs(&self.catalogue.borrow(), record));
             self.store(record, emptied.logs()).await?;
@@ -93,7 +100,7 @@ impl Broker {
     }
 
     /// Makes the change, and returns the logs that it leaves unused.
-    fn apply(&self, record: &Record) -> Result<Vec<LogId>, Status> {
+    pub(super) fn apply(&self, record: &Record) -> Result<Vec<LogId>, Status> {
         let mut catalogue = self.catalogue.borrow_mut();
         let unused = unused_logs(&catalogue, record);
         catalogue.apply(record).map_err(|_| Status::Error)?;
@@ -237,7 +244,7 @@ fn settings(
 }
 
 /// The logs that a record creates. They are there already if the last one may be stored or not.
-fn new_logs(record: &Record) -> Vec<LogId> {
+pub(super) fn new_logs(record: &Record) -> Vec<LogId> {
     match record {
         Record::TopicCreated { log, partitions: count, .. }
         | Record::PartitionsAdded { log, count, .. } => {

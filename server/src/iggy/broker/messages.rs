@@ -65,6 +65,7 @@ impl Broker {
         to: &SendMessagesHeader,
         batch: Batch,
     ) -> Result<AppendedAt, Status> {
+        self.refresh_for(&to.stream_id, &to.topic_id).await?;
         let (partition, id, log) = self.partition_for(to)?;
         let Appended { base_offset, count, .. } =
             log.append(batch, (self.environment.random)()).await?;
@@ -104,6 +105,7 @@ impl Broker {
         poll: &PollMessagesRequest,
         bytes_max: usize,
     ) -> Result<Answer, Status> {
+        self.refresh_for(&poll.stream_id, &poll.topic_id).await?;
         let (at, _) = self.topic(&poll.stream_id, &poll.topic_id)?;
         let resolved = self.resolve(at, &poll.consumer, client, poll.partition_id, true)?;
         let Some((consumer, partition)) = resolved else {
@@ -115,6 +117,7 @@ impl Broker {
             let log = self.logs.get(partition.log)?;
             (log, partition.offset(consumer), self.logs.epoch(partition.log))
         };
+        log.refresh().await?;
         let offsets = log.offsets();
         let Some(from) = start(&poll.strategy, poll.count, offsets, stored) else {
             return Ok(polled(partition, offsets, &[]));
@@ -163,7 +166,11 @@ impl Broker {
         let resolved = self.resolve(at, consumer, client, *partition_id, false)?;
         let (consumer, partition) = resolved.ok_or(Status::NotResolvedConsumer)?;
         let log = self.catalogue.borrow().partition(at, partition)?.log;
-        if *offset >= self.logs.get(log)?.offsets().next {
+        let stored_in = self.logs.get(log)?;
+        if *offset >= stored_in.offsets().next {
+            stored_in.refresh().await?;
+        }
+        if *offset >= stored_in.offsets().next {
             return Err(Status::InvalidOffset);
         }
         // Messages that are being purged count no more.

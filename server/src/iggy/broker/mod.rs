@@ -6,6 +6,7 @@ mod messages;
 mod offsets;
 mod queries;
 mod retention;
+mod shared;
 mod snapshots;
 pub mod tail;
 #[cfg(test)]
@@ -18,6 +19,7 @@ use async_lock::Mutex;
 use logs::Logs;
 use offsets::Unstored;
 use owned_io::coop;
+use shared::SharedState;
 use snapshots::Snapshots;
 
 use super::answer::Answer;
@@ -45,6 +47,7 @@ pub struct Broker {
     storage: Box<dyn Storage>,
     unstored: Unstored,
     snapshots: Snapshots,
+    shared: SharedState,
     /// Held while the catalogue changes, but not while an offset is stored. Held while the storage is closed.
     changing: Mutex<()>,
     /// Every command is refused: the storage is being closed, or was.
@@ -71,6 +74,7 @@ impl Broker {
             storage,
             unstored: Unstored::default(),
             snapshots: Snapshots::default(),
+            shared: SharedState::default(),
             changing: Mutex::new(()),
             is_closing: Cell::new(false),
             clients,

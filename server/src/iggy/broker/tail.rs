@@ -1,7 +1,9 @@
 //! Reads that wait for messages, for [tails](crate::service::tail).
 
+use std::pin::pin;
+
 use iggy_binary_protocol::WireIdentifier;
-use owned_io::coop;
+use owned_io::{coop, select};
 
 use super::super::storage::{Offsets, ReadError, ReadFrom, StoredBatch};
 use super::logs::EpochOver;
@@ -62,6 +64,13 @@ impl Broker {
     /// # Cancellation
     /// Safe.
     pub async fn find_tail(&self, place: &TailPlace) -> Result<TailStart, Status> {
+        self.refresh_for(&place.stream, &place.topic).await?;
+        let log = {
+            let catalogue = self.catalogue.borrow();
+            let (_, topic) = catalogue.topic(&place.stream, &place.topic)?;
+            self.logs.get(topic.partition(place.partition)?.log)?
+        };
+        log.refresh().await?;
         if let Some(start) = self.try_find_tail(place)? {
             return Ok(start);
         }
@@ -97,12 +106,17 @@ impl Broker {
             let (log, changed) = self.logs.current(epoch)?;
             if from >= log.offsets().next {
                 // Who waits is a connection, or one task of a worker for all its connections: that bounds how many do.
-                changed.listen().await;
+                let _ = select(pin!(changed.listen()), pin!(log.wait(from))).await;
                 continue;
             }
             let read = log.read(ReadFrom::Offset(from), u32::MAX, bytes_max).await;
             self.logs.current(epoch)?; // what was read is of this epoch
             let batches = read?;
+            if batches.is_empty() && self.has_shared_topics() {
+                // Others have offsets without messages, as at the end of a transaction.
+                let _ = select(pin!(changed.listen()), pin!(log.wait(from))).await;
+                continue;
+            }
             if batches.is_empty() {
                 return Err(TailError::Unreadable);
             }

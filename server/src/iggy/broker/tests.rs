@@ -1,6 +1,7 @@
 //! Commands, from their bytes to the bytes of their answers.
 
 mod disk;
+mod shared;
 mod tail;
 
 use std::cell::Cell;

@@ -95,9 +95,13 @@ impl Catalogue {
     fn try_apply(&mut self, record: &Record) -> Option<()> {
         match record {
             Record::StreamCreated { stream, created_at, name } => {
-                let next = stream.checked_add(1).filter(|_| *stream >= self.next_stream)?;
+                let is_free = match self.is_numbered_by_name {
+                    true => !self.streams.contains_key(stream),
+                    false => *stream >= self.next_stream,
+                };
+                let next = stream.checked_add(1).filter(|_| is_free)?;
                 insert_name(&mut self.names, name, *stream)?;
-                self.next_stream = next;
+                self.next_stream = self.next_stream.max(next);
                 self.streams.insert(*stream, Stream::new(name.clone(), *created_at));
             }
             Record::StreamRenamed { stream, name } => {
@@ -112,9 +116,13 @@ impl Catalogue {
             Record::TopicCreated { at, created_at, settings, log, partitions, name } => {
                 end_of_logs(*log, *partitions)?;
                 let stream = self.streams.get_mut(&at.stream)?;
-                let next = at.topic.checked_add(1).filter(|_| at.topic >= stream.next_topic)?;
+                let is_free = match self.is_numbered_by_name {
+                    true => !stream.topics.contains_key(&at.topic),
+                    false => at.topic >= stream.next_topic,
+                };
+                let next = at.topic.checked_add(1).filter(|_| is_free)?;
                 insert_name(&mut stream.names, name, at.topic)?;
-                stream.next_topic = next;
+                stream.next_topic = stream.next_topic.max(next);
                 let topic = Topic {
                     name: name.clone(),
                     created_at: *created_at,

@@ -10,6 +10,9 @@
 //! again. Partitions of a topic are 0, 1, 2, …; only the last ones can be removed, so their numbers are used again. A
 //! [`LogId`] tells such partitions apart, because it is never used again.
 //!
+//! A catalogue that is [numbered by name](Catalogue::numbered_by_name) is of topics that several servers share. The number
+//! of a stream or a topic is made of its name, so that it is the same on each server, and after a restart.
+//!
 //! # Limits
 //! | of | at most | why |
 //! |---|---|---|
@@ -34,6 +37,7 @@ use std::collections::BTreeMap;
 
 use iggy_binary_protocol::WireIdentifier;
 pub use record::{Record, RecordError};
+use twox_hash::XxHash32;
 
 use super::{Name, Status};
 
@@ -67,6 +71,7 @@ pub struct Catalogue {
     /// The next [`LogId`].
     next_log: u64,
     counts: Counts,
+    is_numbered_by_name: bool,
 }
 
 /// How many there are of what can be many.
@@ -167,6 +172,13 @@ pub struct GroupId {
 }
 
 impl Catalogue {
+    /// An empty catalogue whose streams and topics get the xxHash32 of their name for a number, without the highest bit.
+    /// If another one has that number, the next free one follows: for one in two million pairs of names. Then it depends
+    /// on who was there first, and clients of several servers have to use the name.
+    pub fn numbered_by_name() -> Self {
+        Self { is_numbered_by_name: true, ..Self::default() }
+    }
+
     /// Asks for a new stream. `now` is in µs since 1970, here and below.
     ///
     /// # Errors
@@ -176,7 +188,11 @@ impl Catalogue {
         if self.streams.len() >= STREAMS_MAX || self.next_stream == u32::MAX {
             return Err(Status::CannotCreateStream);
         }
-        Ok(Record::StreamCreated { stream: self.next_stream, created_at: now, name })
+        let stream = match self.is_numbered_by_name {
+            true => free_number(&name, |number| self.streams.contains_key(&number)),
+            false => self.next_stream,
+        };
+        Ok(Record::StreamCreated { stream, created_at: now, name })
     }
 
     /// Asks to rename a stream.
@@ -219,8 +235,12 @@ impl Catalogue {
             return Err(Status::CannotCreateTopic);
         }
         self.check_partitions(0, partitions)?;
+        let topic = match self.is_numbered_by_name {
+            true => free_number(&name, |number| parent.topics.contains_key(&number)),
+            false => parent.next_topic,
+        };
         Ok(Record::TopicCreated {
-            at: TopicId { stream, topic: parent.next_topic },
+            at: TopicId { stream, topic },
             created_at: now,
             settings,
             log: LogId(self.next_log),
@@ -408,6 +428,16 @@ impl Catalogue {
         }
     }
 }
+
+/// The number of a name, or the next one that is not taken. There are at most 1,024 of either.
+fn free_number(name: &Name, is_taken: impl Fn(u32) -> bool) -> u32 {
+    let first = XxHash32::oneshot(0, name.as_str().as_bytes()) & HIGHEST_NUMBER;
+    let numbers = (first..=HIGHEST_NUMBER).chain(0..first);
+    numbers.into_iter().find(|&number| !is_taken(number)).unwrap_or(first)
+}
+
+/// The highest number that is made of a name.
+const HIGHEST_NUMBER: u32 = u32::MAX >> 1;
 
 impl Stream {
     fn free_topic_name(&self, name: &str) -> Result<Name, Status> {

@@ -313,6 +313,54 @@ fn numbers_are_not_used_again_and_names_are_free_again() {
     }
 }
 
+/// Whatever the order in which they come, and after they were deleted.
+#[test]
+fn numbers_that_are_made_of_names_do_not_depend_on_what_was_there_before() {
+    let names: Vec<_> = (0..50).map(|n| format!("name {n}")).collect();
+    let number = |catalogue: &Catalogue, name: &str| {
+        catalogue
+            .topic(&WireIdentifier::named(name).unwrap(), &WireIdentifier::named(name).unwrap())
+            .map(|(at, _)| at)
+    };
+    let create = |catalogue: &mut Catalogue, name: &str| {
+        let record = catalogue.create_stream(name, 1).unwrap();
+        catalogue.apply(&record).unwrap();
+        let stream = WireIdentifier::named(name).unwrap();
+        let record = catalogue.create_topic(&stream, name, SETTINGS, 1, 1).unwrap();
+        catalogue.apply(&record).unwrap();
+    };
+    let (mut one, mut other) = (Catalogue::numbered_by_name(), Catalogue::numbered_by_name());
+    names.iter().for_each(|name| create(&mut one, name));
+    names.iter().rev().for_each(|name| create(&mut other, name));
+    let record = other.delete_stream(&WireIdentifier::named(&names[7]).unwrap()).unwrap();
+    other.apply(&record).unwrap();
+    create(&mut other, &names[7]);
+    for name in &names {
+        let at = number(&one, name).unwrap();
+        assert_eq!(number(&other, name), Ok(at));
+        assert_eq!(at.stream, XxHash32::oneshot(0, name.as_bytes()) & (u32::MAX >> 1));
+    }
+}
+
+/// Two names with the same hash.
+#[test]
+fn a_number_that_is_taken_is_not_given_twice() {
+    let mut catalogue = Catalogue::numbered_by_name();
+    let hashed = XxHash32::oneshot(0, b"s") & (u32::MAX >> 1);
+    let record = Record::StreamCreated {
+        stream: hashed,
+        created_at: 1,
+        name: Name::new("another").unwrap(),
+    };
+    catalogue.apply(&record).unwrap();
+    let record = catalogue.create_stream("s", 1).unwrap();
+    assert!(matches!(record, Record::StreamCreated { stream, .. } if stream == hashed + 1));
+    catalogue.apply(&record).unwrap();
+    let again =
+        Record::StreamCreated { stream: hashed, created_at: 1, name: Name::new("x").unwrap() };
+    assert_eq!(catalogue.apply(&again), Err(RecordError::OutOfOrder));
+}
+
 #[test]
 fn what_there_may_be_is_limited() {
     let mut catalogue = catalogue_with((0..STREAMS_MAX as u32).map(|stream| {

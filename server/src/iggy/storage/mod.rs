@@ -1,15 +1,18 @@
 //! [`Storage`]: where messages and the records of the catalogue are kept.
 //!
 //! [`MemoryStorage`] keeps everything in memory, within a limit, and loses it at the end. [`DurableStorage`] keeps it in
-//! a directory, by `owned-io-log`. Futures are boxed, because the storage is chosen at run time: one allocation for a
+//! a directory, by `owned-io-log`. With feature `kafka`, `KafkaStorage` keeps it in Kafka. Futures are boxed, because the storage is chosen at run time: one allocation for a
 //! batch, none for a message.
 
 mod durable;
+#[cfg(feature = "kafka")]
+pub mod kafka;
 mod memory;
 
-use std::future::ready;
+use std::future::{pending, ready};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 use bytes::Bytes;
 pub use durable::{DurableStorage, OPEN_FILES_MAX};
@@ -20,7 +23,7 @@ pub use owned_io_log::{
 };
 
 use super::Status;
-use super::catalogue::LogId;
+use super::catalogue::{Catalogue, LogId, Record};
 use super::messages::Batch;
 
 /// A future of this worker.
@@ -77,6 +80,11 @@ pub trait Storage {
         Box::pin(ready(Ok(())))
     }
 
+    /// The topics, if others change them too.
+    fn shared(&self) -> Option<&dyn SharedTopics> {
+        None
+    }
+
     /// Makes everything durable and closes all logs, and then the journal. What is asked of them afterwards is refused as
     /// [`Disconnected`](Status::Disconnected), and so are operations that have not reached their log yet.
     ///
@@ -87,7 +95,41 @@ pub trait Storage {
     }
 }
 
-/// The messages of a partition, in order. Offsets count from 0, without a gap.
+/// How often topics are looked for that others have made or removed: new ones are usually used within seconds.
+pub const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The topics of a storage that several servers share.
+pub trait SharedTopics {
+    /// All topics as they are now.
+    ///
+    /// # Errors
+    /// They could not be read.
+    fn list(&self) -> LocalFuture<'_, Result<Vec<SharedTopic>, Status>>;
+
+    /// Makes the change that `record` says, which `catalogue` has not applied yet.
+    ///
+    /// # Errors
+    /// It is not made, or may be.
+    fn change(&self, catalogue: &Catalogue, record: &Record)
+    -> LocalFuture<'_, Result<(), Status>>;
+
+    /// Notes which partitions the logs are that `record` creates. It is called before they are opened, also if others
+    /// have made the change.
+    fn name_logs(&self, catalogue: &Catalogue, record: &Record);
+}
+
+/// A topic that several servers share.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SharedTopic {
+    /// The name of its stream.
+    pub stream: String,
+    /// Its name.
+    pub topic: String,
+    /// The number of its partitions.
+    pub partitions: u32,
+}
+
+/// The messages of a partition, in order. Offsets count from 0, without a gap, unless others write to it too.
 pub trait MessageLog {
     /// Appends messages, and waits until they are durable, as far as the log is. Messages without an id get `id` and
     /// the numbers behind it.
@@ -115,8 +157,25 @@ pub trait MessageLog {
         bytes_max: usize,
     ) -> LocalFuture<'_, Result<Vec<StoredBatch>, ReadError>>;
 
-    /// The offsets that can be read.
+    /// The offsets that can be read. If others write to the log too: as of the last [refresh](Self::refresh), or later.
     fn offsets(&self) -> Offsets;
+
+    /// Learns what others have written.
+    ///
+    /// # Errors
+    /// That is not known.
+    fn refresh(&self) -> LocalFuture<'_, Result<(), Status>> {
+        Box::pin(ready(Ok(())))
+    }
+
+    /// Waits until others may have written a message at or behind offset `from`. Who appends by this server wakes those
+    /// who wait itself.
+    ///
+    /// # Cancellation
+    /// Safe.
+    fn wait(&self, _from: u64) -> LocalFuture<'_, ()> {
+        Box::pin(pending())
+    }
 
     /// What it takes.
     fn size(&self) -> Size;

@@ -23,7 +23,8 @@
 //!
 //! # Answers
 //!
-//! The answer comes when the batch is acknowledged: with `--data`, when it is as durable as `--fsync` says.
+//! The answer comes when the batch is acknowledged: with `--data`, when it is as durable as `--fsync` says; with
+//! `--store kafka`, when all replicas in sync have it.
 //!
 //! ```text
 //! {"events":3,"partition":0,"offset":7}      the offset of the first event
@@ -40,8 +41,8 @@
 //! | the body does not arrive in time | 408 |
 //! | the body, or the batch with 64 bytes more for each event, is longer than `--message-bytes-max` | 413 |
 //! | a `Content-Encoding` | 415 |
-//! | the events could not be stored, as after a failed sync; they may be there all the same | 500 |
-//! | no memory for the events, no room on the way to the worker with the streams, or the server ends | 503 |
+//! | the events could not be stored, as after a failed sync, or Kafka has not acknowledged them; they may be there all the same | 500 |
+//! | no memory for the events, no room on the way to the worker with the streams or to Kafka, or the server ends | 503 |
 //! | no room for the events, in memory or on the disk | 507 |
 //!
 //! The body of the answer names the culprit. With 503, nothing was appended, unless the server ends; `Retry-After` says when
@@ -220,6 +221,7 @@ fn refusal(error: AppendError, request: &EventsRequest) -> Refusal {
         (Status::InvalidSizeBytes, _) => {
             (413, "the events are longer than the log allows\n".into())
         }
+        (Status::TaskTimeout, _) => (503, "the store does not answer, or has no room\n".into()),
         (Status::Disconnected, _) => (503, "the server is about to end\n".into()),
         _ => (500, "the events could not be stored, but may be there\n".into()),
     }

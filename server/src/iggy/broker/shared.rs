@@ -1,0 +1,238 @@
+//! Topics that several servers share: the catalogue follows what others do.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+
+use iggy_binary_protocol::WireIdentifier;
+use owned_io::coop;
+
+use super::super::catalogue::{Catalogue, LogId, Record, TopicId, TopicSettings};
+use super::super::storage::{SharedTopic, SharedTopics};
+use super::Broker;
+use crate::iggy::{Name, Status};
+
+/// The least time between two refreshes because of names that are unknown, in µs: so that clients that name what is
+/// nowhere do not ask the store all the time.
+const REFRESH_MICROS_MIN: u64 = 200_000;
+
+/// How long a change of this server may take until all others know it, in µs. Meanwhile its own knowledge counts.
+const SETTLE_MICROS: u64 = 5_000_000;
+
+/// The work of comparing a topic, in nanoseconds. Not measured.
+const TOPIC_NANOS: u64 = 500;
+
+/// The settings of a topic of which they are not known.
+const UNKNOWN_SETTINGS: TopicSettings = TopicSettings {
+    compression_algorithm: 1,
+    message_expiry: 0,
+    size_max: 0,
+    replication_factor: 1,
+};
+
+/// What the broker knows of shared topics besides the catalogue.
+#[derive(Default)]
+pub(super) struct SharedState {
+    /// When the topics were listed last, in µs since 1970. `None`: never.
+    listed_at: Cell<Option<u64>>,
+    /// The streams that clients of this server have created. Others are there as long as they have a topic.
+    own_streams: RefCell<BTreeSet<u32>>,
+    /// The topics that this server has deleted, and when: others may list them for a while.
+    deleted: RefCell<BTreeMap<(String, String), u64>>,
+}
+
+impl Broker {
+    /// Whether topics are shared with other servers, so that [`refresh`](Self::refresh) has something to do.
+    pub fn has_shared_topics(&self) -> bool {
+        self.storage.shared().is_some()
+    }
+
+    /// Learns what other servers have done to the topics.
+    ///
+    /// # Errors
+    /// That is not known. Nothing has changed.
+    ///
+    /// # Cancellation
+    /// It may be done in part.
+    pub async fn refresh(&self) -> Result<(), Status> {
+        let Some(shared) = self.storage.shared() else { return Ok(()) };
+        let _guard = self.changing.lock().await;
+        if self.is_closing.get() {
+            return Ok(());
+        }
+        let found = shared.list().await?;
+        self.shared.listed_at.set(Some((self.environment.now)()));
+        self.adopt(shared, found).await
+    }
+
+    /// Refreshes the topics if a topic is unknown. Callers look it up then.
+    ///
+    /// # Errors
+    /// The topics have never been listed, so nobody can say whether it is there.
+    pub(super) async fn refresh_for(
+        &self,
+        stream: &WireIdentifier,
+        topic: &WireIdentifier,
+    ) -> Result<(), Status> {
+        let is_known = || self.catalogue.borrow().topic(stream, topic).is_ok();
+        if !self.has_shared_topics() || is_known() {
+            return Ok(());
+        }
+        self.refresh_if_old().await
+    }
+
+    /// Refreshes the topics unless that was done a moment ago.
+    pub(super) async fn refresh_if_old(&self) -> Result<(), Status> {
+        let listed_at = || self.shared.listed_at.get();
+        let is_recent = |at: u64| (self.environment.now)().abs_diff(at) < REFRESH_MICROS_MIN;
+        if !self.has_shared_topics() || listed_at().is_some_and(is_recent) {
+            return Ok(());
+        }
+        match (self.refresh().await, listed_at()) {
+            (Err(status), None) => Err(status),
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes a change that a client of this server has made.
+    pub(super) fn note_change(&self, record: &Record) {
+        let SharedState { own_streams, deleted, .. } = &self.shared;
+        let catalogue = self.catalogue.borrow();
+        match record {
+            Record::StreamCreated { stream, .. } => {
+                own_streams.borrow_mut().insert(*stream);
+            }
+            Record::StreamDeleted { stream } => {
+                own_streams.borrow_mut().remove(stream);
+                let now = (self.environment.now)();
+                let topics = names(&catalogue).into_iter().filter(|(_, at)| at.stream == *stream);
+                deleted.borrow_mut().extend(topics.map(|(names, _)| (names, now)));
+            }
+            Record::TopicDeleted { at } => {
+                let now = (self.environment.now)();
+                let topic = names(&catalogue).into_iter().find(|(_, there)| there == at);
+                deleted.borrow_mut().extend(topic.map(|(names, _)| (names, now)));
+            }
+            Record::TopicCreated { at, name, .. } => {
+                let stream = catalogue.streams().find(|(number, _)| *number == at.stream);
+                let stream = stream.map(|(_, stream)| stream.name.as_str().to_owned());
+                let key = (stream.unwrap_or_default(), name.as_str().to_owned());
+                deleted.borrow_mut().remove(&key);
+            }
+            _ => {}
+        }
+    }
+
+    /// Makes the catalogue have these topics. The caller holds `changing`.
+    async fn adopt(
+        &self,
+        shared: &dyn SharedTopics,
+        mut found: Vec<SharedTopic>,
+    ) -> Result<(), Status> {
+        let now = (self.environment.now)();
+        found.sort();
+        let is_settled = |at: u64| now.abs_diff(at) >= SETTLE_MICROS;
+        self.shared.deleted.borrow_mut().retain(|_, at| !is_settled(*at));
+        let mut present = names(&self.catalogue.borrow());
+        for found in found {
+            self.yield_if_exhausted().await;
+            coop::consume(TOPIC_NANOS);
+            let key = (found.stream.clone(), found.topic.clone());
+            if self.shared.deleted.borrow().contains_key(&key) {
+                continue;
+            }
+            // What cannot be adopted, because there are too many, is left out: the others are of use.
+            let adopted = match present.remove(&key) {
+                Some(at) => self.adopt_partitions(shared, at, &found, now).await,
+                None => self.adopt_topic(shared, &found, now).await,
+            };
+            if let Err(error) = adopted {
+                tracing::warn!(stream = found.stream, topic = found.topic, %error, "left out");
+            }
+        }
+        for at in present.into_values() {
+            self.yield_if_exhausted().await;
+            let created_at = self.catalogue.borrow().topic_at(at)?.created_at;
+            if is_settled(created_at) {
+                self.make(shared, &Record::TopicDeleted { at }).await?;
+            }
+        }
+        let empty: Vec<_> = {
+            let (catalogue, own) = (self.catalogue.borrow(), self.shared.own_streams.borrow());
+            let streams = catalogue.streams().filter(|(_, stream)| stream.topics().len() == 0);
+            streams.map(|(stream, _)| stream).filter(|stream| !own.contains(stream)).collect()
+        };
+        for stream in empty {
+            self.make(shared, &Record::StreamDeleted { stream }).await?;
+        }
+        Ok(())
+    }
+
+    async fn adopt_topic(
+        &self,
+        shared: &dyn SharedTopics,
+        found: &SharedTopic,
+        now: u64,
+    ) -> Result<(), Status> {
+        let Ok(stream) = WireIdentifier::named(&found.stream) else { return Ok(()) };
+        if self.catalogue.borrow().stream(&stream).is_err() {
+            let record = self.catalogue.borrow().create_stream(&found.stream, now)?;
+            self.make(shared, &record).await?;
+        }
+        let record = self.catalogue.borrow().create_topic(
+            &stream,
+            &found.topic,
+            UNKNOWN_SETTINGS,
+            found.partitions,
+            now,
+        )?;
+        self.make(shared, &record).await
+    }
+
+    /// A topic that has fewer partitions than before is another one of the same name.
+    async fn adopt_partitions(
+        &self,
+        shared: &dyn SharedTopics,
+        at: TopicId,
+        found: &SharedTopic,
+        now: u64,
+    ) -> Result<(), Status> {
+        let (present, created_at) = {
+            let catalogue = self.catalogue.borrow();
+            let topic = catalogue.topic_at(at)?;
+            (topic.partitions().len() as u32, topic.created_at)
+        };
+        if found.partitions < present && now.abs_diff(created_at) >= SETTLE_MICROS {
+            self.make(shared, &Record::TopicDeleted { at }).await?;
+            return self.adopt_topic(shared, found, now).await;
+        }
+        let count = found.partitions.saturating_sub(present);
+        if count == 0 {
+            return Ok(());
+        }
+        let stream = WireIdentifier::numeric(at.stream);
+        let topic = WireIdentifier::numeric(at.topic);
+        let record = self.catalogue.borrow().add_partitions(&stream, &topic, count, now)?;
+        self.make(shared, &record).await
+    }
+
+    /// Makes a change of the catalogue that others have made to the topics.
+    async fn make(&self, shared: &dyn SharedTopics, record: &Record) -> Result<(), Status> {
+        shared.name_logs(&self.catalogue.borrow(), record);
+        self.open_logs(&super::changes::new_logs(record)).await?;
+        let unused: Vec<LogId> = self.apply(record)?;
+        self.logs.remove(&unused);
+        self.storage.remove(&unused).await
+    }
+}
+
+/// The topics of a catalogue, by the names of stream and topic.
+fn names(catalogue: &Catalogue) -> BTreeMap<(String, String), TopicId> {
+    let name = |name: &Name| name.as_str().to_owned();
+    let topics = catalogue.streams().flat_map(|(stream, found)| {
+        let topics = found.topics();
+        topics.map(move |(topic, of_it)| {
+            ((name(&found.name), name(&of_it.name)), TopicId { stream, topic })
+        })
+    });
+    topics.collect()
+}

@@ -1,0 +1,215 @@
+//! Topics that other servers change too.
+
+use std::cell::RefCell;
+
+use iggy_binary_protocol::requests::streams::{CreateStreamRequest, DeleteStreamRequest};
+use iggy_binary_protocol::requests::topics::{CreateTopicRequest, DeleteTopicRequest};
+use iggy_binary_protocol::{WireIdentifier, WireName};
+
+use super::super::super::catalogue::{Catalogue, LogId, Record};
+use super::super::super::storage::*;
+use super::*;
+use crate::iggy::broker::tail::TailPlace;
+
+/// What all servers share.
+#[derive(Default)]
+struct World {
+    topics: RefCell<Vec<SharedTopic>>,
+    is_down: Cell<bool>,
+    lists: Cell<u32>,
+    changes: RefCell<Vec<Record>>,
+    named: RefCell<Vec<LogId>>,
+}
+
+struct SharedStorage {
+    memory: MemoryStorage,
+    world: Rc<World>,
+}
+
+impl Storage for SharedStorage {
+    fn open<'a>(
+        &'a self,
+        logs: &'a [LogId],
+    ) -> LocalFuture<'a, Result<Vec<Rc<dyn MessageLog>>, Status>> {
+        assert!(logs.iter().all(|log| self.world.named.borrow().contains(log)), "named before");
+        self.memory.open(logs)
+    }
+
+    fn remove<'a>(&'a self, logs: &'a [LogId]) -> LocalFuture<'a, Result<(), Status>> {
+        self.memory.remove(logs)
+    }
+
+    fn record(&self, record: Vec<u8>) -> LocalFuture<'_, Result<(), Status>> {
+        self.memory.record(record)
+    }
+
+    fn shared(&self) -> Option<&dyn SharedTopics> {
+        Some(self)
+    }
+}
+
+impl SharedTopics for SharedStorage {
+    fn list(&self) -> LocalFuture<'_, Result<Vec<SharedTopic>, Status>> {
+        Box::pin(async {
+            self.world.lists.set(self.world.lists.get() + 1);
+            match self.world.is_down.get() {
+                true => Err(Status::TaskTimeout),
+                false => Ok(self.world.topics.borrow().clone()),
+            }
+        })
+    }
+
+    fn change(&self, _: &Catalogue, record: &Record) -> LocalFuture<'_, Result<(), Status>> {
+        let record = record.clone();
+        Box::pin(async move {
+            if self.world.is_down.get() {
+                return Err(Status::TaskTimeout);
+            }
+            self.world.changes.borrow_mut().push(record);
+            Ok(())
+        })
+    }
+
+    fn name_logs(&self, _: &Catalogue, record: &Record) {
+        let logs = super::super::changes::new_logs(record);
+        self.world.named.borrow_mut().extend(logs);
+    }
+}
+
+fn topic(stream: &str, topic: &str, partitions: u32) -> SharedTopic {
+    SharedTopic { stream: stream.into(), topic: topic.into(), partitions }
+}
+
+async fn server(world: &Rc<World>) -> Broker {
+    let environment = Environment::of::<Sim>();
+    let memory = MemoryStorage::new(1 << 20, environment.now);
+    let storage = Box::new(SharedStorage { memory, world: Rc::clone(world) });
+    let (catalogue, clients) = (Catalogue::numbered_by_name(), Clients::default());
+    Broker::restore(storage, catalogue, clients, environment, Node::default()).await.unwrap()
+}
+
+/// The names of streams and topics, and the numbers of partitions. A stream without topics is there too.
+fn listed(broker: &Broker) -> Vec<String> {
+    let catalogue = broker.catalogue.borrow();
+    let mut all: Vec<_> = catalogue
+        .streams()
+        .flat_map(|(_, stream)| {
+            let topics = stream.topics().map(|(_, topic)| {
+                let partitions = topic.partitions().len();
+                format!("{}/{} {partitions}", stream.name.as_str(), topic.name.as_str())
+            });
+            topics.chain((stream.topics().len() == 0).then(|| stream.name.as_str().to_owned()))
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+fn id(name: &str) -> WireIdentifier {
+    WireIdentifier::named(name).unwrap()
+}
+
+fn create_stream(name: &str) -> Command {
+    Command::CreateStream(CreateStreamRequest { name: WireName::new(name).unwrap() })
+}
+
+fn create_topic(stream: &str, name: &str) -> Command {
+    Command::CreateTopic(CreateTopicRequest {
+        stream_id: id(stream),
+        partitions_count: 1,
+        compression_algorithm: 1,
+        message_expiry: 0,
+        max_topic_size: 0,
+        replication_factor: 1,
+        name: WireName::new(name).unwrap(),
+    })
+}
+
+async fn later(seconds: u64) {
+    Sim::sleep(Duration::from_secs(seconds)).await;
+}
+
+#[test]
+fn the_catalogue_follows_what_others_do() {
+    owned_io_sim::block_on(async {
+        let world = Rc::new(World::default());
+        let broker = server(&world).await;
+        let refreshed = async |topics: &[SharedTopic]| {
+            world.topics.replace(topics.to_vec());
+            later(10).await;
+            broker.refresh().await.unwrap();
+            listed(&broker)
+        };
+        assert_eq!(refreshed(&[]).await, [""; 0]);
+        let both = [topic("s", "t", 2), topic("r", "t", 1)];
+        assert_eq!(refreshed(&both).await, ["r/t 1", "s/t 2"]);
+        assert_eq!(refreshed(&[topic("s", "t", 3)]).await, ["s/t 3"], "the other stream is gone");
+        assert_eq!(refreshed(&[topic("s", "t", 1)]).await, ["s/t 1"], "another topic of the name");
+        let unfit = topic(&"n".repeat(300), "t", 1);
+        assert_eq!(refreshed(&[topic("s", "t", 1), unfit]).await, ["s/t 1"]);
+        // What is not known leaves everything as it is.
+        world.is_down.set(true);
+        assert_eq!(broker.refresh().await, Err(Status::TaskTimeout));
+        assert_eq!(listed(&broker), ["s/t 1"]);
+        assert!(world.changes.borrow().is_empty(), "nothing was changed by this server");
+    });
+}
+
+#[test]
+fn what_a_server_has_done_itself_counts_until_others_know_it() {
+    owned_io_sim::block_on(async {
+        let world = Rc::new(World::default());
+        let broker = server(&world).await;
+        let execute = async |command| broker.execute(1, command, usize::MAX).await.map(drop);
+        execute(create_stream("s")).await.unwrap();
+        later(10).await;
+        broker.refresh().await.unwrap();
+        assert_eq!(listed(&broker), ["s"], "a stream without topics is its own");
+        execute(create_topic("s", "t")).await.unwrap();
+        broker.refresh().await.unwrap();
+        assert_eq!(listed(&broker), ["s/t 1"], "it may not be listed yet");
+        world.topics.replace(vec![topic("s", "t", 1)]);
+        later(10).await;
+        let delete = DeleteTopicRequest { stream_id: id("s"), topic_id: id("t") };
+        execute(Command::DeleteTopic(delete)).await.unwrap();
+        broker.refresh().await.unwrap();
+        assert_eq!(listed(&broker), ["s"], "it may still be listed");
+        later(10).await;
+        broker.refresh().await.unwrap();
+        assert_eq!(listed(&broker), ["s/t 1"], "somebody has made it again");
+        let delete = DeleteStreamRequest { stream_id: id("s") };
+        execute(Command::DeleteStream(delete)).await.unwrap();
+        broker.refresh().await.unwrap();
+        assert_eq!(listed(&broker), [""; 0]);
+        assert_eq!(world.changes.borrow().len(), 4);
+        world.is_down.set(true);
+        assert_eq!(execute(create_stream("u")).await, Err(Status::TaskTimeout));
+        assert_eq!(listed(&broker), [""; 0], "a change that is not made is not seen");
+    });
+}
+
+#[test]
+fn an_unknown_name_is_looked_for_but_not_all_the_time() {
+    owned_io_sim::block_on(async {
+        let world = Rc::new(World::default());
+        world.is_down.set(true);
+        let broker = server(&world).await;
+        let find = async || {
+            let place = TailPlace { stream: id("s"), topic: id("t"), partition: 0 };
+            broker.find_tail(&place).await.map(drop)
+        };
+        assert_eq!(find().await, Err(Status::TaskTimeout), "nobody knows whether it is there");
+        world.is_down.set(false);
+        assert_eq!(find().await, Err(Status::StreamIdNotFound));
+        world.topics.replace(vec![topic("s", "t", 1)]);
+        let lists = world.lists.get();
+        for _ in 0..100 {
+            assert_eq!(find().await, Err(Status::StreamIdNotFound));
+        }
+        assert_eq!(world.lists.get(), lists);
+        later(1).await;
+        assert_eq!(find().await, Ok(()));
+        assert_eq!(find().await, Ok(()));
+        assert_eq!(world.lists.get(), lists + 1);
+    });
+}

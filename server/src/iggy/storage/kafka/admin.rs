@@ -1,0 +1,335 @@
+//! [`Admin`]: questions to the brokers, and changes of topics, which block a thread of its own.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::num::NonZeroUsize;
+use std::pin::pin;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+use std::{io, iter};
+
+use owned_io::{Clock, channel};
+use rdkafka::TopicPartitionList;
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
+use rdkafka::config::FromClientConfigAndContext as _;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::metadata::{Metadata, MetadataTopic};
+use rdkafka::topic_partition_list::Offset;
+use tracing::warn;
+
+use super::client::{self, ConsumerHandle, KafkaLogger};
+use super::names::{TOPIC_BYTES_MAX, stream_and_topic};
+use super::producer::Producer;
+use crate::iggy::Status;
+use crate::iggy::catalogue::PARTITIONS_PER_TOPIC_MAX;
+
+/// How long a job may take, from the moment at which it is asked for. Longer than brokers take that are well.
+const JOB_TIME_MAX: Duration = Duration::from_secs(4);
+
+/// How long the creation of a topic may take.
+const CHANGE_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// The most jobs that wait: about one for each client that polls. Further ones are refused.
+const JOBS_MAX: usize = 1_024;
+
+/// Runs jobs on its thread, one after the other. The thread ends when it is dropped.
+pub(super) struct Admin {
+    jobs: SyncSender<Job>,
+}
+
+type Job = Box<dyn FnOnce(&Clients) + Send>;
+
+/// What the thread asks.
+struct Clients {
+    brokers: String,
+    consumer: Arc<ConsumerHandle>,
+    producer: Arc<Producer>,
+    admin: RefCell<AdminClient<KafkaLogger>>,
+    /// When the list of topics came last, or a client was replaced for want of it.
+    listed_at: Cell<Instant>,
+    /// How many probes of the producer have failed, one after the other.
+    failed_probes: Cell<u32>,
+}
+
+/// A topic of Kafka that is named by the [rule](super::names).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FoundTopic {
+    pub(super) stream: String,
+    pub(super) topic: String,
+    pub(super) partitions: u32,
+}
+
+impl Admin {
+    /// `consumer` is asked for metadata and offsets, which any number of threads may do. It and `producer` are replaced
+    /// when they are stuck.
+    pub(super) fn start(
+        brokers: String,
+        consumer: Arc<ConsumerHandle>,
+        producer: Arc<Producer>,
+    ) -> io::Result<Self> {
+        let admin = RefCell::new(new_admin(&brokers).map_err(io::Error::other)?);
+        let (listed_at, failed_probes) = (Cell::new(Instant::now()), Cell::new(0));
+        let clients = Clients { brokers, consumer, producer, admin, listed_at, failed_probes };
+        let (jobs, receiver) = sync_channel(JOBS_MAX);
+        let run = move || run_jobs(&receiver, &clients);
+        thread::Builder::new().name("kafka-admin".to_owned()).spawn(run)?;
+        Ok(Self { jobs })
+    }
+
+    /// All topics that are named by the rule.
+    pub(super) async fn topics<C: Clock>(&self) -> Result<Vec<FoundTopic>, Status> {
+        self.ask::<C, _>(JOB_TIME_MAX, |clients, time| {
+            let metadata = clients.list(time)?;
+            let topics = metadata.topics().iter().filter_map(|topic| {
+                let (stream, name) = stream_and_topic(topic.name())?;
+                let partitions = topic.partitions().len().min(PARTITIONS_PER_TOPIC_MAX) as u32;
+                (partitions > 0).then_some(FoundTopic { stream, topic: name, partitions })
+            });
+            Ok(topics.collect())
+        })
+        .await
+    }
+
+    /// The first offset of a partition, and the one behind its last message.
+    pub(super) async fn offsets<C: Clock>(
+        &self,
+        topic: &Arc<str>,
+        partition: i32,
+    ) -> Result<(u64, u64), Status> {
+        let topic = Arc::clone(topic);
+        self.ask::<C, _>(JOB_TIME_MAX, move |clients, time| {
+            let (first, next) = clients.consumer().fetch_watermarks(&topic, partition, time)?;
+            Ok((first.max(0) as u64, next.max(0) as u64))
+        })
+        .await
+    }
+
+    /// The offset of the first message of that time or a later one. `None`: there is none. `millis` since 1970.
+    pub(super) async fn offset_at<C: Clock>(
+        &self,
+        topic: &Arc<str>,
+        partition: i32,
+        millis: i64,
+    ) -> Result<Option<u64>, Status> {
+        let topic = Arc::clone(topic);
+        self.ask::<C, _>(JOB_TIME_MAX, move |clients, time| {
+            let mut times = TopicPartitionList::with_capacity(1);
+            times.add_partition_offset(&topic, partition, Offset::Offset(millis))?;
+            let found = clients.consumer().offsets_for_times(times, time)?;
+            let found = found.elements().first().map(|found| (found.error(), found.offset()));
+            match found {
+                Some((Ok(()), Offset::Offset(offset))) => Ok(u64::try_from(offset).ok()),
+                Some((Err(error), _)) => Err(error),
+                _ => Ok(None),
+            }
+        })
+        .await
+    }
+
+    /// Creates a topic. `replication`: 1 is what the brokers have by default.
+    pub(super) async fn create_topic<C: Clock>(
+        &self,
+        name: String,
+        partitions: u32,
+        replication: u8,
+        settings: Vec<(&'static str, String)>,
+    ) -> Result<(), Status> {
+        debug_assert!(name.len() <= TOPIC_BYTES_MAX);
+        self.ask::<C, _>(CHANGE_TIME_MAX, move |clients, time| {
+            let replication = if replication <= 1 { -1 } else { i32::from(replication) };
+            let replication = TopicReplication::Fixed(replication);
+            let mut topic = NewTopic::new(&name, partitions as i32, replication);
+            for (key, value) in &settings {
+                topic = topic.set(key, value);
+            }
+            clients.change(|admin| {
+                let created = admin.create_topics(iter::once(&topic), &options(time));
+                first_result(block_on(created)?)
+            })
+        })
+        .await
+    }
+
+    /// Gives a topic as many partitions.
+    pub(super) async fn set_partitions<C: Clock>(
+        &self,
+        name: String,
+        count: usize,
+    ) -> Result<(), Status> {
+        self.ask::<C, _>(CHANGE_TIME_MAX, move |clients, time| {
+            let partitions = NewPartitions::new(&name, count);
+            clients.change(|admin| {
+                let created = admin.create_partitions(iter::once(&partitions), &options(time));
+                first_result(block_on(created)?)
+            })
+        })
+        .await
+    }
+
+    /// Deletes topics. One that is not there is no error.
+    pub(super) async fn delete_topics<C: Clock>(&self, names: Vec<String>) -> Result<(), Status> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        self.ask::<C, _>(CHANGE_TIME_MAX, move |clients, time| {
+            let names: Vec<_> = names.iter().map(String::as_str).collect();
+            let deleted =
+                clients.change(|admin| block_on(admin.delete_topics(&names, &options(time))))?;
+            let is_missing = |code| code == RDKafkaErrorCode::UnknownTopicOrPartition;
+            let failed = deleted.into_iter().filter_map(Result::err);
+            match failed.map(|(_, code)| code).find(|&code| !is_missing(code)) {
+                Some(code) => Err(KafkaError::AdminOp(code)),
+                None => Ok(()),
+            }
+        })
+        .await
+    }
+
+    /// Runs a job within `time_max`. It is left out if its time is over before its turn comes, or nobody waits for it.
+    ///
+    /// # Errors
+    /// [`TaskTimeout`](Status::TaskTimeout): too many jobs, or the time is over.
+    async fn ask<C: Clock, T: Send + 'static>(
+        &self,
+        time_max: Duration,
+        job: impl FnOnce(&Clients, Duration) -> KafkaResult<T> + Send + 'static,
+    ) -> Result<T, Status> {
+        let deadline = Instant::now() + time_max;
+        let (answer, mut answered) = channel(NonZeroUsize::MIN);
+        let waiter = Arc::new(());
+        let is_wanted: Weak<()> = Arc::downgrade(&waiter);
+        let job = move |clients: &Clients| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || is_wanted.strong_count() == 0 {
+                return;
+            }
+            let _ = answer.try_send(job(clients, left)); // nobody may wait any more
+        };
+        self.jobs.try_send(Box::new(job)).map_err(|_| Status::TaskTimeout)?;
+        let answer = answered.receive::<C>().await.ok_or(Status::TaskTimeout)?;
+        answer.map_err(|error| status_of(&error))
+    }
+}
+
+impl Clients {
+    fn consumer(&self) -> Arc<BaseConsumer<KafkaLogger>> {
+        self.consumer.current().1
+    }
+
+    /// Lists all topics. Replaces clients that are [stuck](ConsumerHandle): the storage lists topics each second.
+    fn list(&self, time: Duration) -> KafkaResult<Metadata> {
+        let listed = self.consumer().fetch_metadata(None, time);
+        let now = Instant::now();
+        match &listed {
+            Ok(metadata) => {
+                self.listed_at.set(now);
+                let topic = metadata.topics().first().map(MetadataTopic::name);
+                topic.into_iter().for_each(|topic| self.check_producer(topic));
+            }
+            Err(_) if now - self.listed_at.get() >= STUCK_TIME_MIN => {
+                // If the brokers are away, this one does not find them either, and takes the same time.
+                self.listed_at.set(now);
+                self.consumer.replace()?;
+                self.admin.replace(new_admin(&self.brokers)?);
+            }
+            Err(_) => {}
+        }
+        listed
+    }
+
+    /// Replaces the producer if it does not reach the brokers that answer to the consumer. Its messages cannot be sent.
+    fn check_producer(&self, topic: &str) {
+        let has_failed =
+            self.producer.has_waiting() && self.producer.probe(topic, PROBE_TIME_MAX).is_err();
+        self.failed_probes.set(if has_failed { self.failed_probes.get() + 1 } else { 0 });
+        if self.failed_probes.get() >= FAILED_PROBES_MAX {
+            self.failed_probes.set(0);
+            warn!("Kafka: a new producer takes the place of one that does not reach the brokers");
+            if let Err(error) = self.producer.replace() {
+                warn!("Kafka: no new producer: {error}");
+            }
+        }
+    }
+
+    /// Makes a change. After an error the next one gets a new client: the last one may be stuck.
+    fn change<T>(
+        &self,
+        change: impl FnOnce(&AdminClient<KafkaLogger>) -> KafkaResult<T>,
+    ) -> KafkaResult<T> {
+        let changed = change(&self.admin.borrow());
+        if changed.is_err() {
+            self.admin.replace(new_admin(&self.brokers)?);
+        }
+        changed
+    }
+}
+
+/// How long no list of topics may come before the clients are replaced. Longer than a broker takes to restart, and two
+/// lists take to time out.
+const STUCK_TIME_MIN: Duration = Duration::from_secs(10);
+
+/// How long a probe of the producer may take, and how many may fail, one after the other.
+const PROBE_TIME_MAX: Duration = Duration::from_millis(500);
+const FAILED_PROBES_MAX: u32 = 3;
+
+fn new_admin(brokers: &str) -> KafkaResult<AdminClient<KafkaLogger>> {
+    AdminClient::from_config_and_context(&client::common(brokers), KafkaLogger::default())
+}
+
+fn run_jobs(jobs: &Receiver<Job>, clients: &Clients) {
+    while let Ok(job) = jobs.recv() {
+        job(clients);
+    }
+}
+
+fn options(time: Duration) -> AdminOptions {
+    AdminOptions::new().request_timeout(Some(time)).operation_timeout(Some(time))
+}
+
+fn first_result(results: Vec<Result<String, (String, RDKafkaErrorCode)>>) -> KafkaResult<()> {
+    match results.into_iter().next() {
+        Some(Err((_, code))) => Err(KafkaError::AdminOp(code)),
+        _ => Ok(()),
+    }
+}
+
+fn status_of(error: &KafkaError) -> Status {
+    use RDKafkaErrorCode as Code;
+    match error.rdkafka_error_code() {
+        Some(Code::TopicAlreadyExists) => Status::TopicNameAlreadyExists,
+        Some(Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownTopicId) => {
+            Status::TopicIdNotFound
+        }
+        Some(Code::UnknownPartition) => Status::PartitionNotFound,
+        Some(Code::InvalidPartitions) => Status::InvalidPartitionsCount,
+        Some(Code::InvalidTopic) => Status::InvalidTopicName,
+        Some(Code::InvalidReplicationFactor) => Status::InvalidReplicationFactor,
+        _ => {
+            warn!("Kafka: {error}");
+            Status::TaskTimeout
+        }
+    }
+}
+
+/// Waits for a future on this thread, which has no runtime.
+fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    // Each round waits for a wake. librdkafka ends each request at its deadline.
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            return output;
+        }
+        thread::park();
+    }
+}

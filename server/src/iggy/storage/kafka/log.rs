@@ -1,0 +1,172 @@
+//! [`KafkaLog`]: a partition of Kafka, as commands use it.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use owned_io::Runtime;
+
+use super::super::{
+    Appended, LocalFuture, MessageLog, Offsets, Position, ReadError, ReadFrom, Size, StoredBatch,
+};
+use super::Clients;
+use super::reader::{Place, Wanted};
+use crate::iggy::Status;
+use crate::iggy::messages::Batch;
+
+/// How old the offsets may be that a command is told: messages of another server are seen that much later by polls.
+const OFFSETS_AGE_MAX: Duration = Duration::from_millis(20);
+
+/// How long somebody waits who cannot be told of messages, because too many partitions are being read.
+const WAIT_INTERVAL: Duration = Duration::from_millis(500);
+
+/// A partition of Kafka.
+pub(super) struct KafkaLog<R> {
+    clients: Rc<Clients>,
+    place: Place,
+    /// As this server knows them.
+    offsets: Cell<Offsets>,
+    asked_at: Cell<Option<Instant>>,
+    /// How many batches were appended by this server.
+    appends: Cell<u64>,
+    /// Held while a batch is passed to the producer.
+    order: async_lock::Mutex<()>,
+    /// Held while the brokers are asked for the offsets.
+    asking: async_lock::Mutex<()>,
+    runtime: PhantomData<fn() -> R>,
+}
+
+impl<R: Runtime> KafkaLog<R> {
+    pub(super) fn new(clients: Rc<Clients>, place: Place) -> Self {
+        Self {
+            clients,
+            place,
+            offsets: Cell::default(),
+            asked_at: Cell::new(None),
+            appends: Cell::new(0),
+            order: async_lock::Mutex::new(()),
+            asking: async_lock::Mutex::new(()),
+            runtime: PhantomData,
+        }
+    }
+
+    async fn append_batch(&self, batch: Batch, id: u128) -> Result<Appended, Status> {
+        let count = batch.count();
+        // Kafka gives offset and timestamp. The id is needed now.
+        let messages = batch.stamp(Position { base_offset: 0, timestamp: 0 }, id);
+        let (topic, partition) = &self.place;
+        let producer = &self.clients.producer;
+        let place = (&**topic, *partition);
+        let appended = producer.append::<R>(place, &self.order, &messages, count).await?;
+        self.appends.set(self.appends.get() + 1);
+        self.extend(appended.base_offset + u64::from(count));
+        Ok(appended)
+    }
+
+    fn extend(&self, next: u64) {
+        let offsets = self.offsets.get();
+        self.offsets.set(Offsets { next: offsets.next.max(next), ..offsets });
+    }
+
+    /// Asks the brokers for the offsets if what is known is old.
+    async fn ask_offsets(&self) -> Result<(), Status> {
+        let is_recent = || {
+            let asked_at = self.asked_at.get();
+            asked_at.is_some_and(|at| R::now().saturating_duration_since(at) < OFFSETS_AGE_MAX)
+        };
+        if is_recent() {
+            return Ok(());
+        }
+        let _asking = self.asking.lock().await;
+        if is_recent() {
+            return Ok(());
+        }
+        let (now, appends) = (R::now(), self.appends.get());
+        let (topic, partition) = &self.place;
+        let asked = self.clients.admin.offsets::<R>(topic, *partition).await;
+        // Whether the partition is there, the catalogue says, and follows Kafka each second.
+        let (first, mut next) = asked.map_err(|_| Status::CannotReadMessage)?;
+        if self.appends.get() != appends {
+            next = next.max(self.offsets.get().next); // the answer may be older than they are
+        }
+        self.offsets.set(Offsets { first, next });
+        self.asked_at.set(Some(now));
+        Ok(())
+    }
+
+    async fn find(
+        &self,
+        from: ReadFrom,
+        count: u32,
+        bytes_max: usize,
+    ) -> Result<Vec<StoredBatch>, ReadError> {
+        let Offsets { first, next } = self.offsets.get();
+        let from = match from {
+            ReadFrom::Offset(offset) => offset.max(first),
+            ReadFrom::Timestamp(micros) => {
+                let millis = i64::try_from(micros.div_ceil(1_000)).unwrap_or(i64::MAX);
+                let (topic, partition) = &self.place;
+                let found = self.clients.admin.offset_at::<R>(topic, *partition, millis).await;
+                match found.map_err(|_| ReadError::Failed(Status::CannotReadMessage))? {
+                    Some(offset) => offset,
+                    None => return Ok(Vec::new()),
+                }
+            }
+        };
+        let until = next.max(from + 1);
+        let wanted = Wanted { from, until, count, bytes_max };
+        self.clients.reader.read::<R>(self.place.clone(), wanted).await
+    }
+
+    async fn wait_for(&self, from: u64) {
+        match self.clients.reader.wait::<R>(self.place.clone(), from).await {
+            Some(next) => self.extend(next),
+            None => {
+                R::sleep(WAIT_INTERVAL).await;
+                let _ = self.ask_offsets().await; // an error: the caller comes again
+            }
+        }
+    }
+}
+
+impl<R: Runtime> MessageLog for KafkaLog<R> {
+    fn append(&self, batch: Batch, id: u128) -> LocalFuture<'_, Result<Appended, Status>> {
+        Box::pin(self.append_batch(batch, id))
+    }
+
+    fn read(
+        &self,
+        from: ReadFrom,
+        count: u32,
+        bytes_max: usize,
+    ) -> LocalFuture<'_, Result<Vec<StoredBatch>, ReadError>> {
+        Box::pin(self.find(from, count, bytes_max))
+    }
+
+    fn offsets(&self) -> Offsets {
+        self.offsets.get()
+    }
+
+    fn refresh(&self) -> LocalFuture<'_, Result<(), Status>> {
+        Box::pin(self.ask_offsets())
+    }
+
+    fn wait(&self, from: u64) -> LocalFuture<'_, ()> {
+        Box::pin(self.wait_for(from))
+    }
+
+    /// Kafka does not say.
+    fn size(&self) -> Size {
+        Size { bytes: 0, segments: 1 }
+    }
+
+    /// What is acknowledged is as durable as the topic's settings in Kafka say.
+    fn flush(&self) -> LocalFuture<'_, Result<(), Status>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn purge(&self) -> LocalFuture<'_, Result<(), Status>> {
+        Box::pin(std::future::ready(Err(Status::FeatureUnavailable)))
+    }
+}

@@ -1,0 +1,442 @@
+//! [`Producer`]: appends batches to Kafka, and waits for the reports of their delivery.
+//!
+//! librdkafka has threads of its own for the brokers. One more thread, of the `rdkafka` crate, calls back with reports:
+//! the last report of a batch is sent to the task that waits for it, by a channel. No call of a worker blocks.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use event_listener::Event;
+use iggy_binary_protocol::WireMessageIterator;
+use owned_io::{Clock, Sender, channel, coop, select};
+use rdkafka::ClientContext;
+use rdkafka::Message;
+use rdkafka::config::{FromClientConfigAndContext as _, RDKafkaLogLevel};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::producer::{
+    BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer,
+};
+use tracing::warn;
+
+use super::super::Appended;
+use super::KafkaConfig;
+use super::client::{self, KafkaLogger, MESSAGE_BYTES_MAX};
+use super::record::{headers_of, record_bytes};
+use crate::iggy::Status;
+use crate::iggy::messages::MESSAGES_MAX;
+
+/// How long a batch may wait for room among the messages that wait for Kafka. Longer than a broker takes to elect a
+/// leader in most cases, and shorter than many clients wait for an answer.
+pub const ROOM_TIME_MAX: Duration = Duration::from_secs(5);
+
+/// The most messages that wait for Kafka. librdkafka takes about 200 bytes for each besides its bytes: 26 MB.
+const WAITING_MESSAGES_MAX: usize = 2 * MESSAGES_MAX as usize;
+
+/// The work of passing a message to librdkafka, in nanoseconds: two allocations, and a lock. Not measured.
+const PRODUCE_NANOS: u64 = 2_000;
+
+/// The one producer of the process.
+pub(super) struct Producer {
+    config: KafkaConfig,
+    /// Replaced after a fatal error, because librdkafka refuses all messages then, and when it is
+    /// [stuck](client::ConsumerHandle).
+    client: Mutex<Arc<ThreadedProducer<Reports>>>,
+    room: Arc<Room>,
+}
+
+impl Producer {
+    pub(super) fn new(config: KafkaConfig) -> KafkaResult<Self> {
+        let client = Mutex::new(Arc::new(new_client(&config)?));
+        let room = Arc::new(Room::new(config.waiting_bytes_max));
+        Ok(Self { config, client, room })
+    }
+
+    /// Waits for room, and passes the messages to librdkafka, in order, while `order` is held. Returns when all of them
+    /// are acknowledged.
+    pub(super) async fn append<C: Clock>(
+        &self,
+        (topic, partition): (&str, i32),
+        order: &async_lock::Mutex<()>,
+        messages: &Bytes,
+        count: u32,
+    ) -> Result<Appended, Status> {
+        let bytes = checked_bytes(messages, count)?;
+        let permit = self.room.reserve::<C>(bytes, count as usize).await?;
+        let (answer, mut answered) = channel(std::num::NonZeroUsize::MIN);
+        let delivery = Arc::new(Delivery::new(answer, count, permit));
+        {
+            // Else another batch could come between two messages of this one.
+            let _order = order.lock().await;
+            let client = self.client();
+            let mut rest = Rest { delivery: &delivery, count };
+            for message in WireMessageIterator::new(messages, count) {
+                coop::yield_if_exhausted::<C>().await;
+                let message = message.map_err(|_| Status::InvalidMessagesSize)?;
+                coop::consume(PRODUCE_NANOS + message.payload().len() as u64 / 8);
+                let record =
+                    BaseRecord::<(), [u8], _>::with_opaque_to(topic, Arc::clone(&delivery))
+                        .partition(partition)
+                        .payload(message.payload())
+                        .headers(headers_of(&message));
+                if let Err((error, _)) = client.send(record) {
+                    delivery.fail(status_of_refusal(&error));
+                    break;
+                }
+                rest.count -= 1;
+            }
+        }
+        drop(delivery);
+        answered.receive::<C>().await.unwrap_or(Err(Status::Error))
+    }
+
+    /// Waits until no message waits for Kafka any more.
+    pub(super) async fn flushed(&self) {
+        self.room.all_free().await;
+    }
+
+    /// Whether messages wait for Kafka.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.room.taken.lock().unwrap_or_else(PoisonError::into_inner).messages > 0
+    }
+
+    /// Asks a broker for something, which a client cannot do that is stuck. It blocks.
+    pub(super) fn probe(&self, topic: &str, time_max: Duration) -> KafkaResult<()> {
+        let client = Arc::clone(&self.lock());
+        client.client().fetch_metadata(Some(topic), time_max).map(drop)
+    }
+
+    /// Takes a new client. The messages of the old one wait there until their time is over.
+    pub(super) fn replace(&self) -> KafkaResult<()> {
+        let new = Arc::new(new_client(&self.config)?);
+        let old = std::mem::replace(&mut *self.lock(), new);
+        drop_elsewhere(old, self.config.message_time_max);
+        Ok(())
+    }
+
+    /// The client, or a new one after a fatal error.
+    fn client(&self) -> Arc<ThreadedProducer<Reports>> {
+        let client = Arc::clone(&self.lock());
+        let Some((_, reason)) = client.client().fatal_error() else { return client };
+        warn!("Kafka: a new producer takes the place of one that has failed: {reason}");
+        match self.replace() {
+            Ok(()) => Arc::clone(&self.lock()),
+            Err(error) => {
+                warn!("Kafka: no new producer: {error}");
+                client
+            }
+        }
+    }
+
+    /// Held for a moment only.
+    fn lock(&self) -> MutexGuard<'_, Arc<ThreadedProducer<Reports>>> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Producer {
+    fn drop(&mut self) {
+        drop_elsewhere(Arc::clone(&self.lock()), Duration::ZERO);
+    }
+}
+
+fn new_client(config: &KafkaConfig) -> KafkaResult<ThreadedProducer<Reports>> {
+    let (messages_max, bytes_max) = (WAITING_MESSAGES_MAX, config.waiting_bytes_max);
+    let time_max = config.message_time_max;
+    let config = client::producer(&config.brokers, time_max, messages_max, bytes_max);
+    ThreadedProducer::from_config_and_context(&config, Reports::default())
+}
+
+/// Waits until no message waits any more, `time_max` and a second at most, and drops a client. That takes up to some
+/// 100 ms, and messages that still wait are refused.
+fn drop_elsewhere(client: Arc<ThreadedProducer<Reports>>, time_max: Duration) {
+    let until = Instant::now() + time_max + Duration::from_secs(1);
+    let wait_and_drop = move || {
+        while !time_max.is_zero() && client.in_flight_count() > 0 && Instant::now() < until {
+            thread::sleep(Duration::from_millis(100));
+        }
+        drop(client);
+    };
+    let dropping = thread::Builder::new().name("kafka-end".to_owned());
+    let _ = dropping.spawn(wait_and_drop); // an error drops it here
+}
+
+/// The bytes of all records.
+///
+/// # Errors
+/// One is longer than Kafka allows.
+fn checked_bytes(messages: &Bytes, count: u32) -> Result<usize, Status> {
+    let mut all = 0;
+    for message in WireMessageIterator::new(messages, count) {
+        let bytes = record_bytes(&message.map_err(|_| Status::InvalidMessagesSize)?);
+        if bytes > MESSAGE_BYTES_MAX {
+            return Err(Status::InvalidSizeBytes);
+        }
+        all += bytes;
+    }
+    Ok(all)
+}
+
+/// Subtracts the messages that are not passed to librdkafka, also if the task is dropped in between.
+struct Rest<'a> {
+    delivery: &'a Delivery,
+    count: u32,
+}
+
+impl Drop for Rest<'_> {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            self.delivery.fail(Status::CannotAppendMessage);
+            self.delivery.end(self.count);
+        }
+    }
+}
+
+/// A batch whose messages wait for their reports.
+pub(super) struct Delivery {
+    count: u32,
+    /// How many reports are missing.
+    left: AtomicU32,
+    /// The offset of the first message, in ms its time, and how many were delivered.
+    base_offset: AtomicI64,
+    millis: AtomicI64,
+    delivered: AtomicU32,
+    outcome: Mutex<Outcome>,
+}
+
+/// What is needed at the end alone.
+struct Outcome {
+    /// The first failure.
+    failure: Option<Status>,
+    answer: Sender<Result<Appended, Status>>,
+    permit: Option<Permit>,
+}
+
+impl Delivery {
+    fn new(answer: Sender<Result<Appended, Status>>, count: u32, permit: Permit) -> Self {
+        Self {
+            count,
+            left: AtomicU32::new(count),
+            base_offset: AtomicI64::new(i64::MAX),
+            millis: AtomicI64::new(0),
+            delivered: AtomicU32::new(0),
+            outcome: Mutex::new(Outcome { failure: None, answer, permit: Some(permit) }),
+        }
+    }
+
+    fn fail(&self, status: Status) {
+        let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        outcome.failure.get_or_insert(status);
+    }
+
+    /// `count` more messages have come to their end.
+    fn end(&self, count: u32) {
+        if self.left.fetch_sub(count, Ordering::AcqRel) != count {
+            return;
+        }
+        let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        let delivered = self.delivered.load(Ordering::Acquire);
+        let result = match outcome.failure {
+            None => Ok(Appended {
+                base_offset: self.base_offset.load(Ordering::Acquire).max(0) as u64,
+                count: self.count,
+                timestamp: self.millis.load(Ordering::Acquire).max(0) as u64 * 1_000,
+            }),
+            Some(status) if delivered == 0 => Err(status),
+            // Some of the messages are there.
+            Some(_) => Err(Status::CannotAppendMessage),
+        };
+        outcome.permit = None;
+        let _ = outcome.answer.try_send(result); // nobody may wait any more
+    }
+}
+
+/// Gets the reports of librdkafka, on its thread.
+#[derive(Default)]
+pub(super) struct Reports {
+    logger: KafkaLogger,
+}
+
+impl ClientContext for Reports {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.logger.log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.logger.error(error, reason);
+    }
+}
+
+impl ProducerContext for Reports {
+    type DeliveryOpaque = Arc<Delivery>;
+
+    fn delivery(&self, report: &DeliveryResult<'_>, delivery: Arc<Delivery>) {
+        match report {
+            Ok(message) => {
+                delivery.base_offset.fetch_min(message.offset(), Ordering::AcqRel);
+                let millis = message.timestamp().to_millis().unwrap_or(0);
+                delivery.millis.fetch_max(millis, Ordering::AcqRel);
+                delivery.delivered.fetch_add(1, Ordering::AcqRel);
+            }
+            Err((error, _)) => {
+                self.logger.error(error.clone(), "a message was not delivered");
+                delivery.fail(status_of_failure(error));
+            }
+        }
+        delivery.end(1);
+    }
+}
+
+/// Of a message that librdkafka has not taken: nothing is stored.
+fn status_of_refusal(error: &KafkaError) -> Status {
+    match error.rdkafka_error_code() {
+        Some(RDKafkaErrorCode::QueueFull) => Status::TaskTimeout,
+        _ => status_of_failure(error),
+    }
+}
+
+/// Of a message that was not delivered.
+fn status_of_failure(error: &KafkaError) -> Status {
+    use RDKafkaErrorCode as Code;
+    match error.rdkafka_error_code() {
+        Some(Code::MessageSizeTooLarge | Code::MessageBatchTooLarge) => Status::InvalidSizeBytes,
+        Some(Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownTopicId) => {
+            Status::TopicIdNotFound
+        }
+        Some(Code::UnknownPartition) => Status::PartitionNotFound,
+        // A message that has timed out may be on its way, or stored without an answer.
+        _ => Status::CannotAppendMessage,
+    }
+}
+
+/// The room for messages that wait for Kafka.
+struct Room {
+    bytes_max: usize,
+    taken: Mutex<Taken>,
+    /// Notified when some is free.
+    freed: Event,
+    /// Who waits for room holds it, so that small batches do not overtake a large one for ever.
+    turn: async_lock::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Taken {
+    bytes: usize,
+    messages: usize,
+}
+
+impl Room {
+    fn new(bytes_max: usize) -> Self {
+        let turn = async_lock::Mutex::new(());
+        Self { bytes_max, taken: Mutex::default(), freed: Event::new(), turn }
+    }
+
+    /// Waits for room, [`ROOM_TIME_MAX`] at most.
+    ///
+    /// # Errors
+    /// [`TaskTimeout`](Status::TaskTimeout): there was none in time. [`InvalidSizeBytes`](Status::InvalidSizeBytes): it is
+    /// more than all room.
+    async fn reserve<C: Clock>(
+        self: &Arc<Self>,
+        bytes: usize,
+        messages: usize,
+    ) -> Result<Permit, Status> {
+        if bytes > self.bytes_max || messages > WAITING_MESSAGES_MAX {
+            return Err(Status::InvalidSizeBytes);
+        }
+        // Most find room, and need no timer.
+        if let Some(_turn) = self.turn.try_lock()
+            && let Some(permit) = self.try_reserve(bytes, messages)
+        {
+            return Ok(permit);
+        }
+        let waiting = pin!(async {
+            let _turn = self.turn.lock().await;
+            // Each round waits until some room is free.
+            loop {
+                let freed = self.freed.listen();
+                if let Some(permit) = self.try_reserve(bytes, messages) {
+                    return permit;
+                }
+                freed.await;
+            }
+        });
+        select(waiting, C::sleep(ROOM_TIME_MAX)).await.first.ok_or(Status::TaskTimeout)
+    }
+
+    fn try_reserve(self: &Arc<Self>, bytes: usize, messages: usize) -> Option<Permit> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let after = Taken { bytes: taken.bytes + bytes, messages: taken.messages + messages };
+        if after.bytes > self.bytes_max || after.messages > WAITING_MESSAGES_MAX {
+            return None;
+        }
+        *taken = after;
+        Some(Permit { room: Arc::clone(self), bytes, messages })
+    }
+
+    async fn all_free(&self) {
+        // Each round waits until some room is free.
+        loop {
+            let freed = self.freed.listen();
+            if self.taken.lock().unwrap_or_else(PoisonError::into_inner).messages == 0 {
+                return;
+            }
+            freed.await;
+        }
+    }
+}
+
+/// Room that is taken until it is dropped.
+struct Permit {
+    room: Arc<Room>,
+    bytes: usize,
+    messages: usize,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut taken = self.room.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.bytes -= self.bytes;
+        taken.messages -= self.messages;
+        drop(taken);
+        self.room.freed.notify(usize::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use owned_io::{Clock, Executor};
+    use owned_io_sim::Sim;
+
+    use super::*;
+
+    #[test]
+    fn a_batch_waits_for_room_in_turn_and_not_for_ever() {
+        owned_io_sim::block_on(async {
+            let room = Arc::new(Room::new(100));
+            let first = room.reserve::<Sim>(80, 1).await.unwrap();
+            let reserve = |bytes| {
+                let room = Arc::clone(&room);
+                Sim::spawn(async move { room.reserve::<Sim>(bytes, 1).await })
+            };
+            let began = Sim::now();
+            let large = reserve(90);
+            Sim::sleep(Duration::from_millis(1)).await;
+            let small = reserve(10); // there is room for it, but the other one came first
+            Sim::sleep(Duration::from_secs(1)).await;
+            drop(first);
+            let large = large.await.unwrap().unwrap();
+            let small = small.await.unwrap().unwrap();
+            assert_eq!((Sim::now() - began).as_secs(), 1);
+            assert_eq!(reserve(1).await.unwrap().err(), Some(Status::TaskTimeout));
+            assert_eq!((Sim::now() - began).as_secs(), 6);
+            assert_eq!(reserve(101).await.unwrap().err(), Some(Status::InvalidSizeBytes));
+            drop((large, small));
+            room.all_free().await;
+            assert!(reserve(100).await.unwrap().is_ok());
+        });
+    }
+}
