@@ -11,7 +11,7 @@ use super::super::{
     Appended, LocalFuture, MessageLog, Offsets, Position, ReadError, ReadFrom, Size, StoredBatch,
 };
 use super::Clients;
-use super::reader::{Place, Wanted};
+use super::cursor::{Place, Wanted};
 use crate::iggy::Status;
 use crate::iggy::messages::Batch;
 

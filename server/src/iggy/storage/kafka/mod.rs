@@ -43,11 +43,13 @@
 
 mod admin;
 mod client;
+mod cursor;
 mod log;
 pub mod names;
 mod producer;
 mod reader;
 pub mod record;
+mod room;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -60,12 +62,13 @@ use std::time::Duration;
 
 use admin::Admin;
 use client::ConsumerHandle;
+use cursor::Place;
 use log::KafkaLog;
 use names::kafka_topic;
 use owned_io::Runtime;
 use producer::Producer;
-pub use producer::ROOM_TIME_MAX;
-use reader::{Place, Reader};
+use reader::Reader;
+pub use room::ROOM_TIME_MAX;
 
 use super::{LocalFuture, MessageLog, SharedTopic, SharedTopics, Storage};
 use crate::iggy::Status;

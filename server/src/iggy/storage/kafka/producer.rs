@@ -3,16 +3,14 @@
 //! librdkafka has threads of its own for the brokers. One more thread, of the `rdkafka` crate, calls back with reports:
 //! the last report of a batch is sent to the task that waits for it, by a channel. No call of a worker blocks.
 
-use std::pin::pin;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use event_listener::Event;
 use iggy_binary_protocol::WireMessageIterator;
-use owned_io::{Clock, Sender, channel, coop, select};
+use owned_io::{Clock, Sender, channel, coop};
 use rdkafka::ClientContext;
 use rdkafka::Message;
 use rdkafka::config::{FromClientConfigAndContext as _, RDKafkaLogLevel};
@@ -26,15 +24,8 @@ use super::super::Appended;
 use super::KafkaConfig;
 use super::client::{self, KafkaLogger, MESSAGE_BYTES_MAX};
 use super::record::{headers_of, record_bytes};
+use super::room::{Permit, Room, WAITING_MESSAGES_MAX};
 use crate::iggy::Status;
-use crate::iggy::messages::MESSAGES_MAX;
-
-/// How long a batch may wait for room among the messages that wait for Kafka. Longer than a broker takes to elect a
-/// leader in most cases, and shorter than many clients wait for an answer.
-pub const ROOM_TIME_MAX: Duration = Duration::from_secs(5);
-
-/// The most messages that wait for Kafka. librdkafka takes about 200 bytes for each besides its bytes: 26 MB.
-const WAITING_MESSAGES_MAX: usize = 2 * MESSAGES_MAX as usize;
 
 /// The work of passing a message to librdkafka, in nanoseconds: two allocations, and a lock. Not measured.
 const PRODUCE_NANOS: u64 = 2_000;
@@ -100,7 +91,7 @@ impl Producer {
 
     /// Whether messages wait for Kafka.
     pub(super) fn has_waiting(&self) -> bool {
-        self.room.taken.lock().unwrap_or_else(PoisonError::into_inner).messages > 0
+        self.room.is_taken()
     }
 
     /// Asks a broker for something, which a client cannot do that is stuck. It blocks.
@@ -309,134 +300,5 @@ fn status_of_failure(error: &KafkaError) -> Status {
         Some(Code::UnknownPartition) => Status::PartitionNotFound,
         // A message that has timed out may be on its way, or stored without an answer.
         _ => Status::CannotAppendMessage,
-    }
-}
-
-/// The room for messages that wait for Kafka.
-struct Room {
-    bytes_max: usize,
-    taken: Mutex<Taken>,
-    /// Notified when some is free.
-    freed: Event,
-    /// Who waits for room holds it, so that small batches do not overtake a large one for ever.
-    turn: async_lock::Mutex<()>,
-}
-
-#[derive(Default)]
-struct Taken {
-    bytes: usize,
-    messages: usize,
-}
-
-impl Room {
-    fn new(bytes_max: usize) -> Self {
-        let turn = async_lock::Mutex::new(());
-        Self { bytes_max, taken: Mutex::default(), freed: Event::new(), turn }
-    }
-
-    /// Waits for room, [`ROOM_TIME_MAX`] at most.
-    ///
-    /// # Errors
-    /// [`TaskTimeout`](Status::TaskTimeout): there was none in time. [`InvalidSizeBytes`](Status::InvalidSizeBytes): it is
-    /// more than all room.
-    async fn reserve<C: Clock>(
-        self: &Arc<Self>,
-        bytes: usize,
-        messages: usize,
-    ) -> Result<Permit, Status> {
-        if bytes > self.bytes_max || messages > WAITING_MESSAGES_MAX {
-            return Err(Status::InvalidSizeBytes);
-        }
-        // Most find room, and need no timer.
-        if let Some(_turn) = self.turn.try_lock()
-            && let Some(permit) = self.try_reserve(bytes, messages)
-        {
-            return Ok(permit);
-        }
-        let waiting = pin!(async {
-            let _turn = self.turn.lock().await;
-            // Each round waits until some room is free.
-            loop {
-                let freed = self.freed.listen();
-                if let Some(permit) = self.try_reserve(bytes, messages) {
-                    return permit;
-                }
-                freed.await;
-            }
-        });
-        select(waiting, C::sleep(ROOM_TIME_MAX)).await.first.ok_or(Status::TaskTimeout)
-    }
-
-    fn try_reserve(self: &Arc<Self>, bytes: usize, messages: usize) -> Option<Permit> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let after = Taken { bytes: taken.bytes + bytes, messages: taken.messages + messages };
-        if after.bytes > self.bytes_max || after.messages > WAITING_MESSAGES_MAX {
-            return None;
-        }
-        *taken = after;
-        Some(Permit { room: Arc::clone(self), bytes, messages })
-    }
-
-    async fn all_free(&self) {
-        // Each round waits until some room is free.
-        loop {
-            let freed = self.freed.listen();
-            if self.taken.lock().unwrap_or_else(PoisonError::into_inner).messages == 0 {
-                return;
-            }
-            freed.await;
-        }
-    }
-}
-
-/// Room that is taken until it is dropped.
-struct Permit {
-    room: Arc<Room>,
-    bytes: usize,
-    messages: usize,
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        let mut taken = self.room.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.bytes -= self.bytes;
-        taken.messages -= self.messages;
-        drop(taken);
-        self.room.freed.notify(usize::MAX);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use owned_io::{Clock, Executor};
-    use owned_io_sim::Sim;
-
-    use super::*;
-
-    #[test]
-    fn a_batch_waits_for_room_in_turn_and_not_for_ever() {
-        owned_io_sim::block_on(async {
-            let room = Arc::new(Room::new(100));
-            let first = room.reserve::<Sim>(80, 1).await.unwrap();
-            let reserve = |bytes| {
-                let room = Arc::clone(&room);
-                Sim::spawn(async move { room.reserve::<Sim>(bytes, 1).await })
-            };
-            let began = Sim::now();
-            let large = reserve(90);
-            Sim::sleep(Duration::from_millis(1)).await;
-            let small = reserve(10); // there is room for it, but the other one came first
-            Sim::sleep(Duration::from_secs(1)).await;
-            drop(first);
-            let large = large.await.unwrap().unwrap();
-            let small = small.await.unwrap().unwrap();
-            assert_eq!((Sim::now() - began).as_secs(), 1);
-            assert_eq!(reserve(1).await.unwrap().err(), Some(Status::TaskTimeout));
-            assert_eq!((Sim::now() - began).as_secs(), 6);
-            assert_eq!(reserve(101).await.unwrap().err(), Some(Status::InvalidSizeBytes));
-            drop((large, small));
-            room.all_free().await;
-            assert!(reserve(100).await.unwrap().is_ok());
-        });
     }
 }

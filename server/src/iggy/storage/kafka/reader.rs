@@ -8,32 +8,20 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
-use owned_io::{Clock, Sender, channel};
-use rdkafka::TopicPartitionList;
-use rdkafka::consumer::base_consumer::PartitionQueue;
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::error::{KafkaError, KafkaResult};
-use rdkafka::topic_partition_list::Offset;
+use owned_io::{Clock, channel};
+use rdkafka::consumer::BaseConsumer;
 use tracing::warn;
 
-use super::super::{ReadError, StoredBatch};
+use super::super::ReadError;
 use super::client::{ConsumerHandle, KafkaLogger};
-use super::record::{Decoded, decode};
+use super::cursor::{Answer, Cursor, PendingRead, Place, Read, Wanted, assign, unassign};
 use crate::iggy::Status;
-
-/// How long a read may take. Longer than a broker takes that is well.
-const READ_TIME_MAX: Duration = Duration::from_secs(5);
-
-/// How long a read waits that is told of the end before it has a message: it may have been the end of a while ago.
-/// Several times as long as a fetch waits for messages.
-const END_TIME: Duration = Duration::from_millis(200);
 
 /// The most partitions that are read at once, each with up to 1.5 MB of messages that were fetched ahead. A partition
 /// that is read longest ago gives way.
@@ -48,29 +36,11 @@ const IDLE_TIME_MAX: Duration = Duration::from_secs(10);
 /// How often the thread looks for reads that nobody waits for any more, if there is nothing else to do.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A partition.
-pub(super) type Place = (Arc<str>, i32);
-
 /// Reads for the tasks of a worker. The thread ends when it is dropped.
 pub(super) struct Reader {
     requests: SyncSender<Request>,
     wake: Arc<WakeFlag>,
 }
-
-/// What is read.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Wanted {
-    /// The first offset.
-    pub(super) from: u64,
-    /// There are messages up to this offset. A read ends there.
-    pub(super) until: u64,
-    /// The most messages.
-    pub(super) count: u32,
-    /// The most bytes.
-    pub(super) bytes_max: usize,
-}
-
-type Read = Result<Vec<StoredBatch>, ReadError>;
 
 enum Request {
     Read {
@@ -85,23 +55,6 @@ enum Request {
     },
     /// A queue has messages.
     Wake,
-}
-
-/// Where an answer goes.
-struct Answer<T> {
-    sender: Sender<T>,
-    /// Nobody waits any more when it is gone.
-    waiter: Weak<()>,
-}
-
-impl<T> Answer<T> {
-    fn is_wanted(&self) -> bool {
-        self.waiter.strong_count() > 0
-    }
-
-    fn send(self, value: T) {
-        let _ = self.sender.try_send(value); // nobody may wait any more
-    }
 }
 
 impl Reader {
@@ -155,7 +108,7 @@ impl Drop for Reader {
 }
 
 /// Wakes the thread, at most once until it has woken up: librdkafka calls it, and may not block.
-struct WakeFlag {
+pub(super) struct WakeFlag {
     requests: SyncSender<Request>,
     is_set: AtomicBool,
     /// Whether the reader was dropped.
@@ -163,7 +116,7 @@ struct WakeFlag {
 }
 
 impl WakeFlag {
-    fn wake(&self) {
+    pub(super) fn wake(&self) {
         if !self.is_set.swap(true, Ordering::AcqRel) {
             let _ = self.requests.try_send(Request::Wake); // a full queue: it is awake
         }
@@ -177,45 +130,6 @@ struct ReaderThread {
     consumer: Arc<BaseConsumer<KafkaLogger>>,
     wake: Arc<WakeFlag>,
     cursors: HashMap<Place, Cursor>,
-}
-
-/// A partition that is assigned.
-struct Cursor {
-    /// `None`: the partition could not be assigned.
-    queue: Option<PartitionQueue<KafkaLogger>>,
-    /// The offset behind the last message that was taken.
-    position: u64,
-    /// The next message, which did not fit, or which somebody waits for.
-    stash: Option<Decoded>,
-    reads: VecDeque<PendingRead>,
-    waits: Vec<(u64, Answer<u64>)>,
-    used_at: Instant,
-}
-
-struct PendingRead {
-    wanted: Wanted,
-    answer: Answer<Read>,
-    deadline: Instant,
-    is_started: bool,
-    /// Whether librdkafka has told of the end of the partition.
-    has_ended: bool,
-    found: Found,
-}
-
-/// The messages of a read so far.
-#[derive(Default)]
-struct Found {
-    batches: Vec<(StoredBatch, BytesMut)>,
-    count: u32,
-    bytes: usize,
-}
-
-/// What a queue has.
-enum Next {
-    Message(Decoded),
-    End,
-    Nothing,
-    Failed(KafkaError),
 }
 
 impl ReaderThread {
@@ -284,14 +198,7 @@ impl ReaderThread {
         match request {
             Request::Wake => self.wake.is_set.store(false, Ordering::Release),
             Request::Read { place, wanted, answer } => match self.cursor(&place, wanted.from) {
-                Ok(cursor) => cursor.reads.push_back(PendingRead {
-                    wanted,
-                    answer,
-                    deadline: Instant::now() + READ_TIME_MAX,
-                    is_started: false,
-                    has_ended: false,
-                    found: Found::default(),
-                }),
+                Ok(cursor) => cursor.reads.push_back(PendingRead::new(wanted, answer)),
                 Err(()) => answer.send(Err(ReadError::Failed(Status::CannotReadMessage))),
             },
             // Without a cursor the answer is dropped.
@@ -330,220 +237,5 @@ impl ReaderThread {
         let cursor = self.cursors.get_mut(place).ok_or(())?;
         cursor.used_at = Instant::now();
         Ok(cursor)
-    }
-}
-
-impl Cursor {
-    fn is_idle(&self) -> bool {
-        self.reads.is_empty() && self.waits.is_empty()
-    }
-
-    /// Reads as far as there are messages and somebody wants them.
-    fn advance(
-        &mut self,
-        place: &Place,
-        consumer: &Arc<BaseConsumer<KafkaLogger>>,
-        wake: &Arc<WakeFlag>,
-    ) {
-        self.waits.retain(|(_, answer)| answer.is_wanted());
-        // Each round ends a read, or nothing is to be done.
-        while let Some(mut read) = self.reads.pop_front() {
-            let began_at = read.wanted.from;
-            let is_elsewhere = self.queue.is_none() || self.position != began_at;
-            if !read.is_started
-                && read.answer.is_wanted()
-                && is_elsewhere
-                && let Err(error) = self.seek(place, began_at, consumer, wake)
-            {
-                warn!("Kafka: cannot read {}: {error}", place.0);
-                read.answer.send(Err(ReadError::Failed(Status::CannotReadMessage)));
-                continue;
-            }
-            read.is_started = true;
-            match self.fill(&mut read) {
-                Some(result) => read.answer.send(result),
-                None => {
-                    self.reads.push_front(read);
-                    return;
-                }
-            }
-        }
-        self.answer_waits(place, consumer, wake);
-    }
-
-    /// Takes messages for a read. `None`: it goes on when there are more.
-    fn fill(&mut self, read: &mut PendingRead) -> Option<Read> {
-        if !read.answer.is_wanted() {
-            return Some(Ok(Vec::new()));
-        }
-        let Wanted { from, until, count, bytes_max } = read.wanted;
-        // Each round takes a message, or ends.
-        loop {
-            if read.found.count >= count || self.position >= until && read.found.count > 0 {
-                return Some(Ok(std::mem::take(&mut read.found).finish()));
-            }
-            match self.next() {
-                // What was fetched before the partition was assigned anew.
-                Next::Message(message) if message.offset < from => {}
-                Next::Message(message) => {
-                    let bytes = read.found.bytes + message.bytes.len();
-                    if bytes > bytes_max {
-                        let needed = message.bytes.len();
-                        self.stash = Some(message);
-                        return Some(match read.found.count {
-                            0 => Err(ReadError::TooLong(needed)),
-                            _ => Ok(std::mem::take(&mut read.found).finish()),
-                        });
-                    }
-                    self.position = message.offset + 1;
-                    read.found.push(message);
-                }
-                Next::End if read.found.count > 0 => {
-                    return Some(Ok(std::mem::take(&mut read.found).finish()));
-                }
-                Next::End => {
-                    read.has_ended = true;
-                    read.deadline = read.deadline.min(Instant::now() + END_TIME);
-                }
-                Next::Nothing if Instant::now() >= read.deadline => {
-                    return Some(match read.found.count == 0 && !read.has_ended {
-                        true => Err(ReadError::Failed(Status::CannotReadMessage)),
-                        false => Ok(std::mem::take(&mut read.found).finish()),
-                    });
-                }
-                Next::Nothing => return None,
-                Next::Failed(error) => {
-                    warn!("Kafka: cannot read: {error}");
-                    return Some(Err(ReadError::Failed(Status::CannotReadMessage)));
-                }
-            }
-        }
-    }
-
-    /// Answers who waits for messages that are there.
-    fn answer_waits(
-        &mut self,
-        place: &Place,
-        consumer: &Arc<BaseConsumer<KafkaLogger>>,
-        wake: &Arc<WakeFlag>,
-    ) {
-        // Each round answers some, takes a message, or ends.
-        while let Some(first) = self.waits.iter().map(|(from, _)| *from).min() {
-            let is_before = self.queue.is_none() || self.position < first;
-            if is_before && self.seek(place, first, consumer, wake).is_err() {
-                self.waits.clear(); // they ask again
-                return;
-            }
-            if self.stash.is_none() && self.position <= first {
-                match self.next() {
-                    Next::Message(message) if message.offset < self.position => continue,
-                    Next::Message(message) => self.stash = Some(message),
-                    Next::End => continue,
-                    Next::Nothing | Next::Failed(_) => return,
-                }
-            }
-            let there = self.stash.as_ref().map_or(self.position, |stashed| stashed.offset + 1);
-            let mut waiting = Vec::new();
-            for (from, answer) in self.waits.drain(..) {
-                match from < there {
-                    true => answer.send(there),
-                    false => waiting.push((from, answer)),
-                }
-            }
-            self.waits = waiting;
-        }
-    }
-
-    fn next(&mut self) -> Next {
-        if let Some(stashed) = self.stash.take() {
-            return Next::Message(stashed);
-        }
-        match self.queue.as_ref().and_then(|queue| queue.poll(Duration::ZERO)) {
-            Some(Ok(message)) => Next::Message(decode(&message)),
-            Some(Err(KafkaError::PartitionEOF(_))) => Next::End,
-            Some(Err(error)) => Next::Failed(error),
-            None => Next::Nothing,
-        }
-    }
-
-    fn seek(
-        &mut self,
-        place: &Place,
-        from: u64,
-        consumer: &Arc<BaseConsumer<KafkaLogger>>,
-        wake: &Arc<WakeFlag>,
-    ) -> KafkaResult<()> {
-        let has_it = self.stash.as_ref().is_some_and(|stashed| stashed.offset == from);
-        if has_it && self.queue.is_some() {
-            self.position = from;
-            return Ok(());
-        }
-        self.stash = None;
-        if self.queue.is_some() {
-            unassign(consumer, place);
-        }
-        self.queue = None; // before there is a new one: dropping it takes the callback from the queue, which is the same
-        self.position = 0;
-        self.queue = Some(assign(consumer, place, from, wake)?);
-        self.position = from;
-        Ok(())
-    }
-}
-
-impl PendingRead {
-    /// Begins anew.
-    fn restart(&mut self) {
-        (self.is_started, self.has_ended, self.found) = (false, false, Found::default());
-    }
-}
-
-impl Found {
-    fn push(&mut self, message: Decoded) {
-        self.count += 1;
-        self.bytes += message.bytes.len();
-        let Decoded { offset, timestamp, bytes } = message;
-        if let Some((batch, all)) = self.batches.last_mut()
-            && batch.base_offset + u64::from(batch.count) == offset
-        {
-            batch.count += 1;
-            all.extend_from_slice(&bytes);
-            return;
-        }
-        let batch =
-            StoredBatch { base_offset: offset, count: 1, timestamp, bytes: bytes::Bytes::new() };
-        self.batches.push((batch, BytesMut::from(&bytes[..])));
-    }
-
-    fn finish(self) -> Vec<StoredBatch> {
-        let finish =
-            |(batch, all): (StoredBatch, BytesMut)| StoredBatch { bytes: all.freeze(), ..batch };
-        self.batches.into_iter().map(finish).collect()
-    }
-}
-
-/// Begins to fetch a partition. The queue has its messages alone.
-fn assign(
-    consumer: &Arc<BaseConsumer<KafkaLogger>>,
-    (topic, partition): &Place,
-    from: u64,
-    wake: &Arc<WakeFlag>,
-) -> KafkaResult<PartitionQueue<KafkaLogger>> {
-    let mut assigned = TopicPartitionList::with_capacity(1);
-    let offset = Offset::Offset(i64::try_from(from).unwrap_or(i64::MAX));
-    assigned.add_partition_offset(topic, *partition, offset)?;
-    // Before it is assigned: afterwards its messages could come to the common queue.
-    let queue = consumer.split_partition_queue(topic, *partition);
-    let mut queue = queue.ok_or(KafkaError::NoMessageReceived)?;
-    let wake = Arc::clone(wake);
-    queue.set_nonempty_callback(move || wake.wake());
-    consumer.incremental_assign(&assigned)?;
-    Ok(queue)
-}
-
-fn unassign(consumer: &BaseConsumer<KafkaLogger>, (topic, partition): &Place) {
-    let mut unassigned = TopicPartitionList::with_capacity(1);
-    unassigned.add_partition(topic, *partition);
-    if let Err(error) = consumer.incremental_unassign(&unassigned) {
-        warn!("Kafka: cannot stop reading {topic}: {error}");
     }
 }
