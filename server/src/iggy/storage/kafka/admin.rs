@@ -19,7 +19,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::metadata::{Metadata, MetadataTopic};
 use rdkafka::topic_partition_list::Offset;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::client::{self, ConsumerHandle, KafkaLogger};
 use super::names::{TOPIC_BYTES_MAX, stream_and_topic};
@@ -233,6 +233,9 @@ impl Clients {
             Err(_) if now - self.listed_at.get() >= STUCK_TIME_MIN => {
                 // If the brokers are away, this one does not find them either, and takes the same time.
                 self.listed_at.set(now);
+                info!(
+                    "Kafka: a new consumer takes the place of one that does not reach the brokers"
+                );
                 self.consumer.replace()?;
                 self.admin.replace(new_admin(&self.brokers)?);
             }
@@ -331,5 +334,63 @@ fn block_on<F: Future>(future: F) -> F::Output {
             return output;
         }
         thread::park();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::mocking::MockCluster;
+
+    use super::super::KafkaConfig;
+    use super::*;
+
+    /// Nobody listens there.
+    const NOWHERE: &str = "127.0.0.1:1";
+
+    fn clients(consumer: &str, producer: &str) -> Clients {
+        let config = KafkaConfig {
+            brokers: producer.to_owned(),
+            message_time_max: Duration::from_secs(1),
+            waiting_bytes_max: 1 << 20,
+        };
+        Clients {
+            brokers: consumer.to_owned(),
+            consumer: Arc::new(ConsumerHandle::new(consumer).unwrap()),
+            producer: Arc::new(Producer::new(config).unwrap()),
+            admin: RefCell::new(new_admin(consumer).unwrap()),
+            listed_at: Cell::new(Instant::now()),
+            failed_probes: Cell::new(0),
+        }
+    }
+
+    #[test]
+    fn a_producer_that_does_not_reach_the_brokers_is_replaced_if_messages_wait() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("s.t", 1, 1).unwrap();
+        let clients = clients(&cluster.bootstrap_servers(), NOWHERE);
+        let list = || drop(clients.list(JOB_TIME_MAX).unwrap());
+        let first = clients.producer.current();
+        let is_first = || Arc::ptr_eq(&first, &clients.producer.current());
+        (0..FAILED_PROBES_MAX).for_each(|_| list());
+        assert!(is_first(), "nothing waits");
+        let waiting = clients.producer.reserve_for_test();
+        (1..FAILED_PROBES_MAX).for_each(|_| list());
+        assert!(is_first());
+        list();
+        assert!(!is_first());
+        drop(waiting);
+    }
+
+    #[test]
+    fn a_consumer_that_does_not_reach_the_brokers_is_replaced_after_a_while() {
+        let clients = clients(NOWHERE, NOWHERE);
+        let list = || clients.list(Duration::from_millis(50)).map(drop).unwrap_err();
+        list();
+        assert_eq!(clients.consumer.current().0, 0);
+        clients.listed_at.set(Instant::now().checked_sub(STUCK_TIME_MIN).unwrap());
+        list();
+        assert_eq!(clients.consumer.current().0, 1);
+        list();
+        assert_eq!(clients.consumer.current().0, 1, "not each time");
     }
 }

@@ -128,6 +128,18 @@ impl Producer {
     }
 }
 
+#[cfg(test)]
+impl Producer {
+    pub(super) fn current(&self) -> Arc<ThreadedProducer<Reports>> {
+        Arc::clone(&self.lock())
+    }
+
+    /// As if a message waited.
+    pub(super) fn reserve_for_test(&self) -> Permit {
+        self.room.try_reserve(1, 1).expect("nothing waits")
+    }
+}
+
 impl Drop for Producer {
     fn drop(&mut self) {
         drop_elsewhere(Arc::clone(&self.lock()), Duration::ZERO);

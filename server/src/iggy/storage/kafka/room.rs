@@ -72,7 +72,7 @@ impl Room {
         select(waiting, C::sleep(ROOM_TIME_MAX)).await.first.ok_or(Status::TaskTimeout)
     }
 
-    fn try_reserve(self: &Arc<Self>, bytes: usize, messages: usize) -> Option<Permit> {
+    pub(super) fn try_reserve(self: &Arc<Self>, bytes: usize, messages: usize) -> Option<Permit> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let after = Taken { bytes: taken.bytes + bytes, messages: taken.messages + messages };
         if after.bytes > self.bytes_max || after.messages > WAITING_MESSAGES_MAX {
