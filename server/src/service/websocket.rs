@@ -289,7 +289,7 @@ pub(super) fn while_receiving(
         // A second round if `sending` ends in the first: that may have closed the connection.
         loop {
             if let Poll::Ready(closed) = receiving.as_mut().poll(cx) {
-                return Poll::Ready(closed.and(refusal.take().map_or(Ok(()), Err)));
+                return Poll::Ready(closed.and_then(|()| refusal.take().map_or(Ok(()), Err)));
             }
             if !is_sending {
                 return Poll::Pending;
