@@ -46,7 +46,8 @@ pub struct Thread {
     /// How much of the last few milliseconds it ran, in percent.
     pub recently_ran_percent: Option<u64>,
     /// How often its tasks were polled in this window, or since the heart was due if that is later. `None`: the program does
-    /// not [count](crate::Heart::set_poll_counter) that, or the polls of the stall cannot be told from those before.
+    /// not [count](crate::Heart::set_poll_counter) that, the polls of the stall cannot be told from those before, or there
+    /// were none while the thread was examined, although it ran.
     pub polls: Option<u64>,
     /// Whether the runtime said that it parked the thread, or the thread sleeps where the runtime allows it (tokio's
     /// `block_in_place`, and threads for blocking work).

@@ -38,7 +38,7 @@ use crate::Clock;
 /// The work that a task may do in one poll, in nanoseconds.
 ///
 /// 50 µs: with fifty tasks that always have work, a new client waits 2.5 ms. A yield costs a twentieth of
-/// the budget. The last piece of work may exceed the budget, usually by at most 150 µs: the time of the
+/// the budget. The last piece of work may exceed the budget, usually by at most 50 µs: the time of the
 /// largest [transfer](crate::TRANSFER_BYTES_MAX).
 pub const POLL_BUDGET_NANOS: u32 = 50_000;
 

@@ -51,6 +51,10 @@ pub struct Deadline {
     due: u64,
 }
 
+/// How many deadlines are woken before other tasks run: some 100 µs of work. All connections of a worker may have been
+/// idle for the same time.
+const FIRED_MAX: usize = 1_024;
+
 /// No deadline is later: that is 584 million years.
 const NEVER: u64 = u64::MAX;
 
@@ -78,13 +82,13 @@ impl Deadline {
         self.due != NEVER
     }
 
-    /// Whether it is set and has passed. This does not read the clock. It is true from when its waker is woken.
+    /// Whether it is set and has passed. This does not read the clock. It is true when its waker is woken.
     #[inline]
     pub fn has_passed(&self) -> bool {
         self.due <= self.deadlines.reached.get()
     }
 
-    /// Sets it: it passes when `left` has passed from now on, and then wakes `waker`. Replaces what was set before.
+    /// Sets it, within its runtime: after the end of [`block_on`](crate::Executor::block_on) it never passes. It passes when `left` has passed from now on, and then wakes `waker`. Replaces what was set before.
     pub fn set(&mut self, left: Duration, waker: &Waker) {
         self.clear();
         self.due = self.deadlines.due_after(left);
@@ -164,7 +168,8 @@ impl Deadlines {
     }
 
     fn register(&self, key: (u64, u64), waker: &Waker) {
-        self.waiting.borrow_mut().insert(key, waker.clone());
+        let waker = waker.clone();
+        self.waiting.borrow_mut().insert(key, waker);
         if key.0 < self.armed.get() {
             self.armed.set(key.0);
             let driver = self.driver.borrow().clone();
@@ -173,11 +178,14 @@ impl Deadlines {
     }
 
     fn replace_waker(&self, key: &(u64, u64), waker: &Waker) {
-        let mut waiting = self.waiting.borrow_mut();
-        let registered = waiting.get_mut(key).filter(|registered| !registered.will_wake(waker));
-        let before = registered.map(|registered| mem::replace(registered, waker.clone()));
-        drop(waiting);
-        drop(before);
+        let is_other = |registered: &Waker| !registered.will_wake(waker);
+        if self.waiting.borrow().get(key).is_some_and(is_other) {
+            let waker = waker.clone();
+            let mut waiting = self.waiting.borrow_mut();
+            let before = waiting.get_mut(key).map(|registered| mem::replace(registered, waker));
+            drop(waiting);
+            drop(before);
+        }
     }
 
     /// The first deadline.
@@ -185,14 +193,12 @@ impl Deadlines {
         self.waiting.borrow().first_key_value().map_or(NEVER, |((due, _), _)| *due)
     }
 
-    /// Wakes all whose time has come.
+    /// Wakes those whose time has come, at most [`FIRED_MAX`].
     fn fire(&self) {
         let passed = (self.now)().saturating_duration_since(self.start).as_millis();
         let reached = u64::try_from(passed).unwrap_or(NEVER).min(NEVER - 1);
         self.reached.set(reached.max(self.reached.get()));
-        // A bound, in case that a waker sets another one, for no time at all.
-        let count = self.waiting.borrow().len();
-        for _ in 0..count {
+        for _ in 0..FIRED_MAX {
             let Some(waker) = self.take_due(reached) else { return };
             waker.wake();
         }
@@ -291,6 +297,10 @@ impl<S> Drop for Driver<S> {
         // An error: the thread ends.
         let inner = CURRENT.try_with(|current| current.replace(self.outer.take()));
         drop(inner);
+        // A deadline may outlive the runtime. Its wakers may not.
+        self.deadlines.armed.set(0);
+        let driver = self.deadlines.driver.take();
+        drop(driver);
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{BufResult, IoBuf, IoBufExt, IoBufMut, IoBufMutExt, IoVec, Slice, Spa
 /// The most bytes that one read or write of a file passes to the kernel. A larger buffer is used in part.
 ///
 /// A write of that many into the page cache takes about 300 µs, on the thread itself if the ring does it there. With
-/// the [limit of connections](crate::TRANSFER_BYTES_MAX), a batch of a megabyte would take three operations.
+/// the [limit of connections](crate::TRANSFER_BYTES_MAX), a batch of a megabyte would take eight operations.
 pub const FILE_TRANSFER_BYTES_MAX: usize = 1024 * 1024;
 
 /// The largest offset at which a file can have a byte: offsets of the kernel are signed.

@@ -61,7 +61,7 @@ pub struct StreamConfig {
     /// because the program is busy, does not count. Default 2 minutes: 64 MiB at 5 Mbit/s.
     ///
     /// It also bounds each wait for [memory](crate::stream#memory): to receive, when nothing is read,
-    /// and to send.
+    /// and to send. Without it, that is 30 s.
     ///
     /// Without it, a peer that answers pings and sends a byte now and then makes the program hold a
     /// partial message for ever. `None`: no limit, for endless messages that are received in

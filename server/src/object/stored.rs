@@ -10,8 +10,9 @@ use bytes::Bytes;
 use super::Lifetime;
 use super::ledger::Charge;
 
-/// The bytes of a block, unless the length of chunks asks for others. One write sends several.
-pub const BLOCK_BYTES: usize = 124 * 1024;
+/// The bytes of a block, unless the length of chunks asks for others: as many as one write passes to the kernel, with
+/// room for a head before it.
+pub const BLOCK_BYTES: usize = owned_io::TRANSFER_BYTES_MAX - 4 * 1024;
 
 /// What the origin says about an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
