@@ -4,6 +4,8 @@
 
 mod client;
 mod failures;
+mod foreign;
+mod raw;
 #[allow(dead_code, reason = "shared with the tests of the program")]
 #[path = "../program/server.rs"]
 mod server;

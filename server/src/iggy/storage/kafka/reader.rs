@@ -8,6 +8,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -136,24 +138,42 @@ impl ReaderThread {
     fn run(&mut self, requests: &Receiver<Request>) {
         // Each round handles what is there, or waits.
         loop {
-            match requests.recv_timeout(self.next_timeout()) {
-                Ok(request) => self.handle(request),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+            match catch_unwind(AssertUnwindSafe(|| self.run_round(requests))) {
+                Ok(ControlFlow::Continue(())) => {}
+                Ok(ControlFlow::Break(())) => return,
+                // Nothing would start the thread again. Whoever waits is refused, and the next read assigns its
+                // partition again.
+                Err(_) => self.end_all(),
             }
-            for request in requests.try_iter().take(REQUESTS_MAX) {
-                self.handle(request);
-            }
-            if self.wake.has_ended.load(Ordering::Acquire) {
-                return;
-            }
-            self.take_new_consumer();
-            for (place, cursor) in &mut self.cursors {
-                cursor.advance(place, &self.consumer, &self.wake);
-            }
-            self.end_idle();
-            // Errors of the client, which its context logs.
-            while self.consumer.poll(Duration::ZERO).is_some() {}
+        }
+    }
+
+    fn run_round(&mut self, requests: &Receiver<Request>) -> ControlFlow<()> {
+        match requests.recv_timeout(self.next_timeout()) {
+            Ok(request) => self.handle(request),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return ControlFlow::Break(()),
+        }
+        for request in requests.try_iter().take(REQUESTS_MAX) {
+            self.handle(request);
+        }
+        if self.wake.has_ended.load(Ordering::Acquire) {
+            return ControlFlow::Break(());
+        }
+        self.take_new_consumer();
+        for (place, cursor) in &mut self.cursors {
+            cursor.advance(place, &self.consumer, &self.wake);
+        }
+        self.end_idle();
+        // Errors of the client, which its context logs.
+        while self.consumer.poll(Duration::ZERO).is_some() {}
+        ControlFlow::Continue(())
+    }
+
+    fn end_all(&mut self) {
+        for (place, cursor) in self.cursors.drain() {
+            drop(cursor);
+            unassign(&self.consumer, &place);
         }
     }
 

@@ -8,9 +8,11 @@
 //! | header [`ID`] | id: 16 bytes, big-endian |
 //! | header [`ORIGIN_TIMESTAMP`] | origin timestamp: decimal, in µs; without it there is none |
 //! | header [`USER_HEADERS`] | all user headers, as Iggy encodes them; without it there are none |
-//! | key, other headers | not used |
+//! | key, other headers | not used, and need not be UTF-8 |
 //!
 //! A record of another producer has no id. It gets one that is the same for each read: its partition and its offset.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use iggy_binary_protocol::WireMessageView;
 use iggy_binary_protocol::message_layout::{
@@ -69,7 +71,7 @@ pub(super) fn decode(record: &impl Message) -> Decoded {
     let millis = record.timestamp().to_millis().unwrap_or(0);
     let timestamp = u64::try_from(millis).unwrap_or(0).saturating_mul(1_000);
     let (mut id, mut origin, mut user_headers) = (None, 0, &[][..]);
-    for header in record.headers().into_iter().flat_map(Headers::iter) {
+    for header in record.headers().into_iter().flat_map(readable) {
         match (header.key, header.value) {
             (ID, Some(value)) => id = value.try_into().ok().map(u128::from_be_bytes),
             (ORIGIN_TIMESTAMP, Some(value)) => {
@@ -98,6 +100,14 @@ pub(super) fn decode(record: &impl Message) -> Decoded {
     let checksum = XxHash3_64::oneshot(&bytes[MSG_ID_OFFSET..]).to_le_bytes();
     bytes[MSG_CHECKSUM_OFFSET..MSG_ID_OFFSET].copy_from_slice(&checksum);
     Decoded { offset, timestamp, bytes }
+}
+
+/// The headers whose keys are UTF-8, as those of this server are. The crate `rdkafka` panics at any other key, which
+/// Kafka allows.
+fn readable<H: Headers>(headers: &H) -> impl Iterator<Item = Header<'_, &[u8]>> {
+    // It only reads, so that nothing is half done afterwards.
+    let try_get = |n| catch_unwind(AssertUnwindSafe(|| headers.try_get(n))).ok().flatten();
+    (0..headers.count()).filter_map(try_get)
 }
 
 #[cfg(test)]
