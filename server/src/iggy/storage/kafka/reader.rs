@@ -119,8 +119,11 @@ pub(super) struct WakeFlag {
 
 impl WakeFlag {
     pub(super) fn wake(&self) {
-        if !self.is_set.swap(true, Ordering::AcqRel) {
-            let _ = self.requests.try_send(Request::Wake); // a full queue: it is awake
+        if !self.is_set.swap(true, Ordering::AcqRel)
+            && self.requests.try_send(Request::Wake).is_err()
+        {
+            // The thread is awake, because its queue is full. It gets no request that resets the flag.
+            self.is_set.store(false, Ordering::Release);
         }
     }
 }
@@ -257,5 +260,25 @@ impl ReaderThread {
         let cursor = self.cursors.get_mut(place).ok_or(())?;
         cursor.used_at = Instant::now();
         Ok(cursor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_whose_queue_was_full_can_be_woken_again() {
+        let (requests, receiver) = sync_channel(1);
+        let (is_set, has_ended) = (AtomicBool::new(false), AtomicBool::new(false));
+        let wake = WakeFlag { requests: requests.clone(), is_set, has_ended };
+        requests.try_send(Request::Wake).unwrap();
+        wake.wake();
+        drop(receiver.try_recv().unwrap());
+        assert!(receiver.try_recv().is_err(), "the queue was full");
+        wake.wake();
+        wake.wake();
+        assert!(receiver.try_recv().is_ok());
+        assert!(receiver.try_recv().is_err(), "it is woken once");
     }
 }
