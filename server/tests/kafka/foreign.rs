@@ -1,9 +1,12 @@
-//! What other producers may store, and this server does not: odd headers.
+//! What other producers may store, and this server does not: odd headers, and offsets
+//! without messages.
+
+use std::time::{Duration, Instant};
 
 use iggy_binary_protocol::WirePollingStrategy;
 
 use super::client::Client;
-use super::raw::append_with_header;
+use super::raw::{append_marker, append_with_header};
 use super::server::RUNTIMES;
 use super::{cluster, payloads, start};
 
@@ -22,4 +25,23 @@ fn a_header_whose_key_is_not_utf8_is_ignored() {
     assert_eq!(user_headers, [&b""[..], b"", b"value"]);
     assert_eq!(client.send(1, &[b"after".to_vec()], None), 0);
     assert_eq!(payloads(&client.poll_all(1, 10)), [b"after"]);
+}
+
+/// librdkafka tells of the end once, which is to the first of these polls.
+#[test]
+fn polls_at_the_end_of_a_transaction_are_empty() {
+    let cluster = cluster();
+    let server = start(RUNTIMES[0], &cluster, &[]);
+    let mut client = Client::login(&server);
+    assert_eq!(client.send(0, &[b"one".to_vec()], None), 0);
+    append_marker(&cluster);
+    assert_eq!(payloads(&client.poll(0, WirePollingStrategy::first(), 10).unwrap()), [b"one"]);
+    let began = Instant::now();
+    for _ in 0..3 {
+        assert_eq!(client.poll(0, WirePollingStrategy::offset(1), 10), Ok(vec![]));
+    }
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert_eq!(client.send(0, &[b"two".to_vec()], None), 0);
+    let polled = client.poll(0, WirePollingStrategy::offset(1), 10).unwrap();
+    assert_eq!((polled[0].offset, payloads(&polled)), (2, vec![b"two".to_vec()]));
 }

@@ -70,6 +70,9 @@ pub(super) struct Cursor {
     pub(super) position: u64,
     /// The next message, which did not fit, or which somebody waits for.
     pub(super) stash: Option<Decoded>,
+    /// Whether librdkafka has told of the end since the last message. It does so once for each end, which may be to
+    /// somebody who waits, or to an earlier read.
+    pub(super) is_at_end: bool,
     pub(super) reads: VecDeque<PendingRead>,
     pub(super) waits: Vec<(u64, Answer<u64>)>,
     pub(super) used_at: Instant,
@@ -80,7 +83,7 @@ pub(super) struct PendingRead {
     answer: Answer<Read>,
     pub(super) deadline: Instant,
     is_started: bool,
-    /// Whether librdkafka has told of the end of the partition.
+    /// Whether it has found the end of the partition, and waits a little for more.
     has_ended: bool,
     found: Found,
 }
@@ -166,10 +169,11 @@ impl Cursor {
                     self.position = message.offset + 1;
                     read.found.push(message);
                 }
-                Next::End if read.found.count > 0 => {
+                Next::End => {} // noted
+                Next::Nothing if self.is_at_end && read.found.count > 0 => {
                     return Some(Ok(std::mem::take(&mut read.found).finish()));
                 }
-                Next::End => {
+                Next::Nothing if self.is_at_end && !read.has_ended => {
                     read.has_ended = true;
                     read.deadline = read.deadline.min(Instant::now() + END_TIME);
                 }
@@ -226,12 +230,18 @@ impl Cursor {
         if let Some(stashed) = self.stash.take() {
             return Next::Message(stashed);
         }
-        match self.queue.as_ref().and_then(|queue| queue.poll(Duration::ZERO)) {
+        let next = match self.queue.as_ref().and_then(|queue| queue.poll(Duration::ZERO)) {
             Some(Ok(message)) => Next::Message(decode(&message)),
             Some(Err(KafkaError::PartitionEOF(_))) => Next::End,
             Some(Err(error)) => Next::Failed(error),
             None => Next::Nothing,
+        };
+        match next {
+            Next::Message(_) => self.is_at_end = false,
+            Next::End => self.is_at_end = true,
+            Next::Nothing | Next::Failed(_) => {}
         }
+        next
     }
 
     fn seek(
@@ -247,6 +257,7 @@ impl Cursor {
             return Ok(());
         }
         self.stash = None;
+        self.is_at_end = false;
         if self.queue.is_some() {
             unassign(consumer, place);
         }

@@ -189,6 +189,7 @@ impl ReaderThread {
         for cursor in self.cursors.values_mut() {
             cursor.queue = None;
             cursor.stash = None;
+            cursor.is_at_end = false;
             cursor.reads.iter_mut().for_each(PendingRead::restart);
         }
         (self.generation, self.consumer) = (generation, consumer);
@@ -251,6 +252,7 @@ impl ReaderThread {
                 queue,
                 position: from,
                 stash: None,
+                is_at_end: false,
                 reads,
                 waits,
                 used_at: Instant::now(),
