@@ -229,3 +229,22 @@ fn a_topic_that_is_named_before_it_was_found_is_found() {
     let answer = events(&server, "s/new", "", b"event");
     assert_eq!(status(&answer), 200, "{answer}");
 }
+
+/// Each partition that is waited for has a cursor, of which there are 64.
+#[test]
+fn a_partition_is_polled_while_as_many_are_waited_for_as_can_be() {
+    const TAILS: u32 = 64;
+    let cluster = MockCluster::new(1).unwrap();
+    cluster.create_topic("s.t", TAILS as i32 + 1, 1).unwrap();
+    let server = start(RUNTIMES[0], &cluster, &[]);
+    let mut client = Client::login(&server);
+    let mut tails: Vec<_> = (0..TAILS).map(|partition| tail(&server, partition)).collect();
+    thread::sleep(Duration::from_millis(500)); // until all of them wait
+    let message = [b"message".to_vec()];
+    assert_eq!(client.send(TAILS, &message, None), 0);
+    assert_eq!(payloads(&client.poll(TAILS, WirePollingStrategy::first(), 1).unwrap()), message);
+    for (partition, tail) in (0..).zip(&mut tails) {
+        assert_eq!(client.send(partition, &message, None), 0);
+        assert_eq!(pushed(tail), (0, message[0].clone()));
+    }
+}

@@ -84,7 +84,7 @@ impl Reader {
     }
 
     /// Waits until there is a message at or behind `from`, and returns the offset behind it. `None`: too many partitions
-    /// are being read.
+    /// are being read, perhaps since a moment ago.
     ///
     /// # Cancellation
     /// Safe.
@@ -221,25 +221,36 @@ impl ReaderThread {
     fn handle(&mut self, request: Request) {
         match request {
             Request::Wake => self.wake.is_set.store(false, Ordering::Release),
-            Request::Read { place, wanted, answer } => match self.cursor(&place, wanted.from) {
-                Ok(cursor) => cursor.reads.push_back(PendingRead::new(wanted, answer)),
-                Err(()) => answer.send(Err(ReadError::Failed(Status::CannotReadMessage))),
-            },
+            // It may end waits: without a cursor it fails, and they are only late.
+            Request::Read { place, wanted, answer } => {
+                let has_no_reads = |cursor: &Cursor| cursor.reads.is_empty();
+                match self.cursor(&place, wanted.from, has_no_reads) {
+                    Ok(cursor) => cursor.reads.push_back(PendingRead::new(wanted, answer)),
+                    Err(()) => answer.send(Err(ReadError::Failed(Status::CannotReadMessage))),
+                }
+            }
             // Without a cursor the answer is dropped.
             Request::Wait { place, from, answer } => {
-                if let Ok(cursor) = self.cursor(&place, from) {
+                if let Ok(cursor) = self.cursor(&place, from, Cursor::is_idle) {
                     cursor.waits.push((from, answer));
                 }
             }
         }
     }
 
-    /// The cursor of a partition. A new one begins at `from`.
-    fn cursor(&mut self, place: &Place, from: u64) -> Result<&mut Cursor, ()> {
+    /// The cursor of a partition. A new one begins at `from`. If there are too many, it takes the place of one that may
+    /// be ended: the one used longest ago, and first of all one that nobody waits for.
+    fn cursor(
+        &mut self,
+        place: &Place,
+        from: u64,
+        may_end: impl Fn(&Cursor) -> bool,
+    ) -> Result<&mut Cursor, ()> {
         if !self.cursors.contains_key(place) {
             if self.cursors.len() >= CURSORS_MAX {
-                let idle = self.cursors.iter().filter(|(_, cursor)| cursor.is_idle());
-                let oldest = idle.min_by_key(|(_, cursor)| cursor.used_at).map(|(place, _)| place);
+                let ended = self.cursors.iter().filter(|(_, cursor)| may_end(cursor));
+                let oldest = ended.min_by_key(|(_, cursor)| (!cursor.is_idle(), cursor.used_at));
+                let oldest = oldest.map(|(place, _)| place);
                 let oldest = oldest.cloned().ok_or(())?;
                 self.cursors.remove(&oldest);
                 unassign(&self.consumer, &oldest);
