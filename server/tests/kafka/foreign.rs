@@ -1,13 +1,15 @@
-//! What other producers may store, and this server does not: odd headers, and offsets
-//! without messages.
+//! What other producers may store, and this server does not: odd headers, offsets
+//! without messages, and compressed batches.
 
 use std::time::{Duration, Instant};
 
 use iggy_binary_protocol::WirePollingStrategy;
+use rdkafka::config::ClientConfig;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
 use super::client::Client;
 use super::raw::{append_marker, append_with_header};
-use super::server::RUNTIMES;
+use super::server::{PATIENCE, RUNTIMES};
 use super::{cluster, payloads, start};
 
 /// The crate `rdkafka` panics at such a header, on the thread that reads all partitions.
@@ -44,4 +46,23 @@ fn polls_at_the_end_of_a_transaction_are_empty() {
     assert_eq!(client.send(0, &[b"two".to_vec()], None), 0);
     let polled = client.poll(0, WirePollingStrategy::offset(1), 10).unwrap();
     assert_eq!((polled[0].offset, payloads(&polled)), (2, vec![b"two".to_vec()]));
+}
+
+#[test]
+fn compressed_batches_are_read() {
+    let cluster = cluster();
+    let server = start(RUNTIMES[0], &cluster, &[]);
+    let mut client = Client::login(&server);
+    let mut sent = Vec::new();
+    for codec in ["gzip", "snappy", "lz4", "zstd"] {
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", cluster.bootstrap_servers());
+        let producer: BaseProducer = config.set("compression.codec", codec).create().unwrap();
+        let payload = codec.repeat(1_000).into_bytes(); // shorter when it is compressed, or it would be sent as it is
+        let record = BaseRecord::<str, _>::to("s.t").partition(0).payload(&payload);
+        producer.send(record).map_err(|(error, _)| error).unwrap();
+        producer.flush(PATIENCE).unwrap();
+        sent.push(payload);
+    }
+    assert_eq!(payloads(&client.poll_all(0, 10)), sent);
 }
