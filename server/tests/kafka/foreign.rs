@@ -10,7 +10,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use super::client::Client;
 use super::raw::{append_marker, append_with_header};
 use super::server::{PATIENCE, RUNTIMES};
-use super::{cluster, payloads, start};
+use super::{cluster, payloads, pushed, start, tail};
 
 /// The crate `rdkafka` panics at such a header, on the thread that reads all partitions.
 #[test]
@@ -65,4 +65,27 @@ fn compressed_batches_are_read() {
         sent.push(payload);
     }
     assert_eq!(payloads(&client.poll_all(0, 10)), sent);
+}
+
+/// The binary subprotocol is closed when messages are lost.
+#[test]
+fn a_tail_passes_over_offsets_without_messages() {
+    for runtime in RUNTIMES {
+        println!("{runtime}"); // shown when it fails
+        let cluster = cluster();
+        let server = start(runtime, &cluster, &[]);
+        let mut client = Client::login(&server);
+        let mut early = tail(&server, 0);
+        for n in 0..5 {
+            append_marker(&cluster);
+            let payload = format!("{n}").into_bytes();
+            assert_eq!(client.send(0, std::slice::from_ref(&payload), None), 0);
+            assert_eq!(pushed(&mut early), (2 * n + 1, payload));
+        }
+        append_marker(&cluster);
+        let mut late = tail(&server, 0);
+        for n in 0..5 {
+            assert_eq!(pushed(&mut late), (2 * n + 1, format!("{n}").into_bytes()));
+        }
+    }
 }

@@ -36,6 +36,9 @@ pub struct Tailed {
     /// Batches in order. There is at least one. The first may begin before the offset that was asked for, and begins
     /// after it if older messages were removed.
     pub batches: Vec<StoredBatch>,
+    /// Offsets before this one have lost their messages if they have none. Those behind it may never have had any, as
+    /// in Kafka.
+    pub lost_until: u64,
     /// The offset behind the last message of the partition.
     pub end: u64,
 }
@@ -121,7 +124,9 @@ impl Broker {
                 return Err(TailError::Unreadable);
             }
             coop::consume(coop::cost::source_message(0) * batches.len() as u64);
-            return Ok(Tailed { batches, end: log.offsets().next });
+            let Offsets { first, next } = log.offsets();
+            let lost_until = if self.has_shared_topics() { first } else { u64::MAX };
+            return Ok(Tailed { batches, lost_until, end: next });
         }
     }
 }

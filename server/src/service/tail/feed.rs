@@ -150,7 +150,7 @@ impl Feed {
                     continue; // the batch began before what was asked for
                 }
                 if message.offset() > next {
-                    return None; // messages were removed, and each subscriber is told
+                    return None; // there are offsets without messages, and each subscriber is told if messages were removed
                 }
                 if self.wanted.borrow().contains_key(&next) {
                     self.reached.notify(usize::MAX);

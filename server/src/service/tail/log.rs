@@ -72,14 +72,14 @@ pub(super) async fn read_on<R: Runtime>(
                 if tail.can_join(&*outgoing, &ctx.worker) {
                     return Ok(ControlFlow::Continue(()));
                 }
-                if message.offset() > tail.next {
-                    let (from, to) = (tail.next, message.offset());
+                let (from, to) = (tail.next, message.offset().min(tailed.lost_until));
+                if from < to {
                     if tail.format == Format::Binary {
                         return Ok(ControlFlow::Break(End::Lost { from, to }));
                     }
                     queue_text(&lost(from, to), outgoing).await?;
-                    tail.next = to;
                 }
+                tail.next = message.offset();
                 let queued = queue::<R>(tail.format, &message, &mut encoded, outgoing, ctx).await?;
                 if queued.is_break() {
                     return Ok(queued);

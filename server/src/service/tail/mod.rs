@@ -45,6 +45,8 @@
 //!
 //! The reason of such a close names the offset, so that a client can go on from there or behind it.
 //!
+//! In Kafka, offsets have gaps where there never was a message. Such a gap is passed over.
+//!
 //! # Slow clients
 //!
 //! A client that falls behind reads on from the log, at its own pace, and delays no other. It misses nothing that the log
