@@ -1,5 +1,6 @@
 //! The settings of the clients of librdkafka, what they log, and the [`ConsumerHandle`].
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -147,6 +148,13 @@ pub(super) struct KafkaLogger {
 }
 
 impl KafkaLogger {
+    /// Logs what clients could repeat as often as they ask.
+    pub(super) fn warn(&self, what: fmt::Arguments<'_>) {
+        if let Some(suppressed) = self.admit() {
+            warn!(suppressed, "Kafka: {what}");
+        }
+    }
+
     fn admit(&self) -> Option<u64> {
         let mut limit = self.limit.lock().unwrap_or_else(PoisonError::into_inner);
         limit.admit(Instant::now())
@@ -161,17 +169,13 @@ impl ClientContext for KafkaLogger {
                 info!("Kafka: {facility}: {message}");
             }
             _ => {
-                if let Some(suppressed) = self.admit() {
-                    warn!(suppressed, "Kafka: {facility}: {message}");
-                }
+                self.warn(format_args!("{facility}: {message}"));
             }
         }
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        if let Some(suppressed) = self.admit() {
-            warn!(suppressed, "Kafka: {error}: {reason}");
-        }
+        self.warn(format_args!("{error}: {reason}"));
     }
 }
 

@@ -11,7 +11,6 @@ use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::topic_partition_list::Offset;
-use tracing::warn;
 
 use super::super::{ReadError, StoredBatch};
 use super::client::KafkaLogger;
@@ -126,12 +125,12 @@ impl Cursor {
                 && is_elsewhere
                 && let Err(error) = self.seek(place, began_at, consumer, wake)
             {
-                warn!("Kafka: cannot read {}: {error}", place.0);
+                consumer.context().warn(format_args!("cannot read {}: {error}", place.0));
                 read.answer.send(Err(ReadError::Failed(Status::CannotReadMessage)));
                 continue;
             }
             read.is_started = true;
-            match self.fill(&mut read) {
+            match self.fill(&mut read, consumer) {
                 Some(result) => read.answer.send(result),
                 None => {
                     self.reads.push_front(read);
@@ -143,7 +142,11 @@ impl Cursor {
     }
 
     /// Takes messages for a read. `None`: it goes on when there are more.
-    fn fill(&mut self, read: &mut PendingRead) -> Option<Read> {
+    fn fill(
+        &mut self,
+        read: &mut PendingRead,
+        consumer: &BaseConsumer<KafkaLogger>,
+    ) -> Option<Read> {
         if !read.answer.is_wanted() {
             return Some(Ok(Vec::new()));
         }
@@ -185,7 +188,7 @@ impl Cursor {
                 }
                 Next::Nothing => return None,
                 Next::Failed(error) => {
-                    warn!("Kafka: cannot read: {error}");
+                    consumer.context().warn(format_args!("cannot read: {error}"));
                     return Some(Err(ReadError::Failed(Status::CannotReadMessage)));
                 }
             }
@@ -329,6 +332,6 @@ pub(super) fn unassign(consumer: &BaseConsumer<KafkaLogger>, (topic, partition):
     let mut unassigned = TopicPartitionList::with_capacity(1);
     unassigned.add_partition(topic, *partition);
     if let Err(error) = consumer.incremental_unassign(&unassigned) {
-        warn!("Kafka: cannot stop reading {topic}: {error}");
+        consumer.context().warn(format_args!("cannot stop reading {topic}: {error}"));
     }
 }

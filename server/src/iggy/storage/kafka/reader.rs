@@ -17,8 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use owned_io::{Clock, channel};
-use rdkafka::consumer::BaseConsumer;
-use tracing::warn;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
 use super::super::ReadError;
 use super::client::{ConsumerHandle, KafkaLogger};
@@ -256,7 +255,9 @@ impl ReaderThread {
                 unassign(&self.consumer, &oldest);
             }
             let queue = assign(&self.consumer, place, from, &self.wake);
-            let queue = queue.map_err(|error| warn!("Kafka: cannot read {}: {error}", place.0))?;
+            let queue = queue.map_err(|error| {
+                self.consumer.context().warn(format_args!("cannot read {}: {error}", place.0));
+            })?;
             let (reads, waits) = (VecDeque::new(), Vec::new());
             let queue = Some(queue);
             let cursor = Cursor {
