@@ -212,7 +212,7 @@ pub(super) struct Delivery {
 
 /// What is needed at the end alone.
 struct Outcome {
-    /// The first failure.
+    /// The first failure, or [`CannotAppendMessage`](Status::CannotAppendMessage) if that is among them.
     failure: Option<Status>,
     answer: Sender<Result<Appended, Status>>,
     permit: Option<Permit>,
@@ -230,9 +230,12 @@ impl Delivery {
         }
     }
 
+    /// A message was not delivered. If one of the batch may be stored all the same, the answer says so.
     fn fail(&self, status: Status) {
         let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
-        outcome.failure.get_or_insert(status);
+        if outcome.failure.is_none() || status == Status::CannotAppendMessage {
+            outcome.failure = Some(status);
+        }
     }
 
     /// `count` more messages have come to their end.
@@ -312,5 +315,29 @@ fn status_of_failure(error: &KafkaError) -> Status {
         Some(Code::UnknownPartition) => Status::PartitionNotFound,
         // A message that has timed out may be on its way, or stored without an answer.
         _ => Status::CannotAppendMessage,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delivery(count: u32) -> (Delivery, owned_io::Receiver<Result<Appended, Status>>) {
+        let (answer, answered) = channel(std::num::NonZeroUsize::MIN);
+        let permit = Arc::new(Room::new(1)).try_reserve(1, 1).unwrap();
+        (Delivery::new(answer, count, permit), answered)
+    }
+
+    #[test]
+    fn a_batch_of_which_a_message_may_be_stored_is_told_so() {
+        for order in [[0, 1], [1, 0]] {
+            let (delivery, mut answered) = delivery(2);
+            for n in order {
+                delivery.fail([Status::InvalidSizeBytes, Status::CannotAppendMessage][n]);
+                delivery.end(1);
+            }
+            let answer = answered.try_receive().unwrap();
+            assert_eq!(answer.map(drop), Err(Status::CannotAppendMessage), "{order:?}");
+        }
     }
 }
