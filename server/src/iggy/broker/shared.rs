@@ -32,8 +32,10 @@ const UNKNOWN_SETTINGS: TopicSettings = TopicSettings {
 /// What the broker knows of shared topics besides the catalogue.
 #[derive(Default)]
 pub(super) struct SharedState {
-    /// When the topics were listed last, in µs since 1970. `None`: never.
-    listed_at: Cell<Option<u64>>,
+    /// How the topics were listed last, and when, in µs since 1970. `None`: never.
+    listed: Cell<Option<(u64, Result<(), Status>)>>,
+    /// Whether the topics have ever been listed.
+    is_known: Cell<bool>,
     /// The streams that clients of this server have created. Others are there as long as they have a topic.
     own_streams: RefCell<BTreeSet<u32>>,
     /// The topics that this server has deleted, and when: others may list them for a while.
@@ -56,12 +58,21 @@ impl Broker {
     pub async fn refresh(&self) -> Result<(), Status> {
         let Some(shared) = self.storage.shared() else { return Ok(()) };
         let _guard = self.changing.lock().await;
+        self.list(shared).await
+    }
+
+    /// Lists the topics, and makes the catalogue have them. The caller holds `changing`.
+    async fn list(&self, shared: &dyn SharedTopics) -> Result<(), Status> {
         if self.is_closing.get() {
             return Ok(());
         }
-        let found = shared.list().await?;
-        self.shared.listed_at.set(Some((self.environment.now)()));
-        self.adopt(shared, found).await
+        let listed = match shared.list().await {
+            Ok(found) => self.adopt(shared, found).await,
+            Err(status) => Err(status),
+        };
+        self.shared.listed.set(Some(((self.environment.now)(), listed)));
+        self.shared.is_known.set(self.shared.is_known.get() || listed.is_ok());
+        listed
     }
 
     /// Refreshes the topics if a topic is unknown. Callers look it up then.
@@ -80,17 +91,29 @@ impl Broker {
         self.refresh_if_old().await
     }
 
-    /// Refreshes the topics unless that was done a moment ago.
+    /// Refreshes the topics unless that was done, or failed, a moment ago.
+    ///
+    /// # Errors
+    /// The topics have never been listed.
     pub(super) async fn refresh_if_old(&self) -> Result<(), Status> {
-        let listed_at = || self.shared.listed_at.get();
-        let is_recent = |at: u64| (self.environment.now)().abs_diff(at) < REFRESH_MICROS_MIN;
-        if !self.has_shared_topics() || listed_at().is_some_and(is_recent) {
-            return Ok(());
-        }
-        match (self.refresh().await, listed_at()) {
-            (Err(status), None) => Err(status),
-            _ => Ok(()),
-        }
+        let Some(shared) = self.storage.shared() else { return Ok(()) };
+        let recent = || {
+            let is_recent = |at: u64| (self.environment.now)().abs_diff(at) < REFRESH_MICROS_MIN;
+            let listed = self.shared.listed.get().filter(|(at, _)| is_recent(*at));
+            listed.map(|(_, listed)| listed)
+        };
+        let listed = match recent() {
+            Some(listed) => listed,
+            None => {
+                let _guard = self.changing.lock().await;
+                // Others may have listed them meanwhile: those who waited need no list each.
+                match recent() {
+                    Some(listed) => listed,
+                    None => self.list(shared).await,
+                }
+            }
+        };
+        if self.shared.is_known.get() { Ok(()) } else { listed }
     }
 
     /// Notes a change that a client of this server has made.

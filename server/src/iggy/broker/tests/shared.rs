@@ -10,12 +10,15 @@ use super::super::super::catalogue::{Catalogue, LogId, Record};
 use super::super::super::storage::*;
 use super::*;
 use crate::iggy::broker::tail::TailPlace;
+use crate::iggy::join::join_all;
 
 /// What all servers share.
 #[derive(Default)]
 struct World {
     topics: RefCell<Vec<SharedTopic>>,
     is_down: Cell<bool>,
+    /// How long a list takes.
+    list_seconds: Cell<u64>,
     lists: Cell<u32>,
     changes: RefCell<Vec<Record>>,
     named: RefCell<Vec<LogId>>,
@@ -52,6 +55,7 @@ impl SharedTopics for SharedStorage {
     fn list(&self) -> LocalFuture<'_, Result<Vec<SharedTopic>, Status>> {
         Box::pin(async {
             self.world.lists.set(self.world.lists.get() + 1);
+            later(self.world.list_seconds.get()).await;
             match self.world.is_down.get() {
                 true => Err(Status::TaskTimeout),
                 false => Ok(self.world.topics.borrow().clone()),
@@ -198,8 +202,12 @@ fn an_unknown_name_is_looked_for_but_not_all_the_time() {
             let place = TailPlace { stream: id("s"), topic: id("t"), partition: 0 };
             broker.find_tail(&place).await.map(drop)
         };
-        assert_eq!(find().await, Err(Status::TaskTimeout), "nobody knows whether it is there");
+        for _ in 0..100 {
+            assert_eq!(find().await, Err(Status::TaskTimeout), "nobody knows whether it is there");
+        }
+        assert_eq!(world.lists.get(), 1);
         world.is_down.set(false);
+        later(1).await;
         assert_eq!(find().await, Err(Status::StreamIdNotFound));
         world.topics.replace(vec![topic("s", "t", 1)]);
         let lists = world.lists.get();
@@ -211,5 +219,27 @@ fn an_unknown_name_is_looked_for_but_not_all_the_time() {
         assert_eq!(find().await, Ok(()));
         assert_eq!(find().await, Ok(()));
         assert_eq!(world.lists.get(), lists + 1);
+    });
+}
+
+#[test]
+fn those_who_wait_for_a_list_share_its_outcome() {
+    owned_io_sim::block_on(async {
+        let world = Rc::new(World::default());
+        world.list_seconds.set(4);
+        let broker = server(&world).await;
+        let find_all = async || {
+            let place = TailPlace { stream: id("s"), topic: id("t"), partition: 0 };
+            let began = Sim::now();
+            let all = join_all((0..20).map(|_| broker.find_tail(&place))).await;
+            assert!(Sim::now() - began < Duration::from_secs(5), "{:?}", Sim::now() - began);
+            all.into_iter().map(|found| found.map(drop)).collect::<Vec<_>>()
+        };
+        for (is_down, expected) in [(true, Status::TaskTimeout), (false, Status::StreamIdNotFound)] {
+            later(1).await;
+            world.is_down.set(is_down);
+            assert_eq!(find_all().await, [Err(expected); 20]);
+        }
+        assert_eq!(world.lists.get(), 2);
     });
 }
