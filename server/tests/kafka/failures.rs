@@ -60,6 +60,27 @@ fn brokers_that_are_down_are_told_and_come_back() {
     }
 }
 
+/// Polls of one partition wait for one question to the brokers, and not one after the other for one each.
+#[test]
+fn polls_of_a_partition_are_refused_together() {
+    let cluster = cluster();
+    let server = start(RUNTIMES[0], &cluster, &[]);
+    let mut clients: Vec<_> = (0..6).map(|_| Client::login(&server)).collect();
+    assert_eq!(clients[0].send(0, &[b"before".to_vec()], None), 0);
+    cluster.broker_down(-1).unwrap();
+    let began = Instant::now();
+    thread::scope(|scope| {
+        for client in &mut clients {
+            scope.spawn(|| {
+                let refused = client.poll(0, WirePollingStrategy::first(), 10).unwrap_err();
+                assert_eq!(refused, CANNOT_READ_MESSAGE);
+            });
+        }
+    });
+    // A question fails after four seconds, and one may be under way for the list of topics.
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+}
+
 /// A broker that is down for less time than messages may wait is not noticed: no gap and no duplicate.
 #[test]
 fn brokers_that_are_down_for_a_moment_are_waited_for() {

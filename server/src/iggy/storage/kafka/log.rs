@@ -28,6 +28,8 @@ pub(super) struct KafkaLog<R> {
     /// As this server knows them.
     offsets: Cell<Offsets>,
     asked_at: Cell<Option<Instant>>,
+    /// When a question for the offsets failed last.
+    failed_at: Cell<Option<Instant>>,
     /// How many batches were appended by this server.
     appends: Cell<u64>,
     /// Held while a batch is passed to the producer.
@@ -44,6 +46,7 @@ impl<R: Runtime> KafkaLog<R> {
             place,
             offsets: Cell::default(),
             asked_at: Cell::new(None),
+            failed_at: Cell::new(None),
             appends: Cell::new(0),
             order: async_lock::Mutex::new(()),
             asking: async_lock::Mutex::new(()),
@@ -78,15 +81,23 @@ impl<R: Runtime> KafkaLog<R> {
         if is_recent() {
             return Ok(());
         }
+        let waits_since = R::now();
         let _asking = self.asking.lock().await;
         if is_recent() {
             return Ok(());
+        }
+        // A failure is the answer for all who waited: if each asked again, the last one would wait for all others.
+        if self.failed_at.get().is_some_and(|at| at >= waits_since) {
+            return Err(Status::CannotReadMessage);
         }
         let (now, appends) = (R::now(), self.appends.get());
         let (topic, partition) = &self.place;
         let asked = self.clients.admin.offsets::<R>(topic, *partition).await;
         // Whether the partition is there, the catalogue says, and follows Kafka each second.
-        let (first, mut next) = asked.map_err(|_| Status::CannotReadMessage)?;
+        let Ok((first, mut next)) = asked else {
+            self.failed_at.set(Some(R::now()));
+            return Err(Status::CannotReadMessage);
+        };
         if self.appends.get() != appends {
             next = next.max(self.offsets.get().next); // the answer may be older than they are
         }
