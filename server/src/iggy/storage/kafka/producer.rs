@@ -230,6 +230,17 @@ impl Delivery {
         }
     }
 
+    /// A message was delivered. `offset`: negative if it is unknown, because the broker had stored it before a connection
+    /// was lost, and says of the repetition just that. Such a batch is there, but nobody can say where.
+    fn succeed(&self, offset: i64, millis: i64) {
+        match offset {
+            0.. => drop(self.base_offset.fetch_min(offset, Ordering::AcqRel)),
+            _ => self.fail(Status::CannotAppendMessage),
+        }
+        self.millis.fetch_max(millis, Ordering::AcqRel);
+        self.delivered.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// A message was not delivered. If one of the batch may be stored all the same, the answer says so.
     fn fail(&self, status: Status) {
         let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
@@ -282,10 +293,7 @@ impl ProducerContext for Reports {
     fn delivery(&self, report: &DeliveryResult<'_>, delivery: Arc<Delivery>) {
         match report {
             Ok(message) => {
-                delivery.base_offset.fetch_min(message.offset(), Ordering::AcqRel);
-                let millis = message.timestamp().to_millis().unwrap_or(0);
-                delivery.millis.fetch_max(millis, Ordering::AcqRel);
-                delivery.delivered.fetch_add(1, Ordering::AcqRel);
+                delivery.succeed(message.offset(), message.timestamp().to_millis().unwrap_or(0));
             }
             Err((error, _)) => {
                 self.logger.error(error.clone(), "a message was not delivered");
@@ -326,6 +334,23 @@ mod tests {
         let (answer, answered) = channel(std::num::NonZeroUsize::MIN);
         let permit = Arc::new(Room::new(1)).try_reserve(1, 1).unwrap();
         (Delivery::new(answer, count, permit), answered)
+    }
+
+    #[test]
+    fn an_offset_that_is_unknown_is_not_made_up() {
+        for (offsets, expected) in [
+            ([7, 8], Ok(7)),
+            ([-1001, -1001], Err(Status::CannotAppendMessage)),
+            ([-1001, 8], Err(Status::CannotAppendMessage)),
+        ] {
+            let (delivery, mut answered) = delivery(2);
+            for offset in offsets {
+                delivery.succeed(offset, 1);
+                delivery.end(1);
+            }
+            let answer = answered.try_receive().unwrap();
+            assert_eq!(answer.map(|appended| appended.base_offset), expected, "{offsets:?}");
+        }
     }
 
     #[test]
