@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
@@ -19,7 +20,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::metadata::{Metadata, MetadataTopic};
 use rdkafka::topic_partition_list::Offset;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::client::{self, ConsumerHandle, KafkaLogger};
 use super::names::{TOPIC_BYTES_MAX, stream_and_topic};
@@ -285,7 +286,12 @@ fn new_admin(brokers: &str) -> KafkaResult<AdminClient<KafkaLogger>> {
 
 fn run_jobs(jobs: &Receiver<Job>, clients: &Clients) {
     while let Ok(job) = jobs.recv() {
-        job(clients);
+        // The bindings panic at what they do not expect. Whoever asked gets no answer then, and the next job runs: without
+        // this thread the store would be of no use, and nobody would notice.
+        let ran = catch_unwind(AssertUnwindSafe(|| job(clients)));
+        if ran.is_err() {
+            error!("Kafka: a question to the brokers has panicked");
+        }
     }
 }
 
@@ -392,5 +398,14 @@ mod tests {
         assert_eq!(clients.consumer.current().0, 1);
         list();
         assert_eq!(clients.consumer.current().0, 1, "not each time");
+    }
+    #[test]
+    fn a_job_that_panics_does_not_end_the_thread() {
+        let Clients { consumer, producer, .. } = clients(NOWHERE, NOWHERE);
+        let admin = Admin::start(NOWHERE.to_owned(), consumer, producer).unwrap();
+        admin.jobs.send(Box::new(|_| panic!("as the bindings may"))).unwrap();
+        let (done, is_done) = sync_channel(1);
+        admin.jobs.send(Box::new(move |_| done.send(()).unwrap())).unwrap();
+        is_done.recv_timeout(Duration::from_secs(60)).unwrap();
     }
 }
