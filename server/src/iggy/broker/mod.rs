@@ -146,7 +146,10 @@ impl Broker {
             Command::StoreOffset(request) => self.store_offset(client, &request).await,
             Command::DeleteOffset(request) => self.delete_offset(client, &request).await,
             Command::GetOffset(request) => Ok(self.get_offset(&request)),
-            Command::JoinGroup(request) => self.join(client, &request),
+            Command::JoinGroup(request) => {
+                self.refresh_for(&request.stream_id, &request.topic_id).await?;
+                self.join(client, &request)
+            }
             Command::LeaveGroup(request) => self.leave(client, &request),
             Command::Ping | Command::Logout => Ok(Answer::empty()),
             Command::Login(_) => Err(Status::InvalidCommand), // the session has it
@@ -160,7 +163,10 @@ impl Broker {
             | Command::GetTopic(_)
             | Command::GetTopics(_)
             | Command::GetGroup(_)
-            | Command::GetGroups(_) => Ok(self.query(client, command)?.within(bytes_max)),
+            | Command::GetGroups(_) => {
+                self.refresh_for_query(&command).await?;
+                Ok(self.query(client, command)?.within(bytes_max))
+            }
             Command::CreateStream(_)
             | Command::DeleteStream(_)
             | Command::UpdateStream(_)

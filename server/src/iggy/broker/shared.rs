@@ -7,6 +7,7 @@ use iggy_binary_protocol::WireIdentifier;
 use owned_io::coop;
 
 use super::super::catalogue::{Catalogue, LogId, Record, TopicId, TopicSettings};
+use super::super::command::Command;
 use super::super::storage::{SharedTopic, SharedTopics};
 use super::Broker;
 use crate::iggy::{Name, Status};
@@ -89,6 +90,38 @@ impl Broker {
             return Ok(());
         }
         self.refresh_if_old().await
+    }
+
+    /// Refreshes the topics if a stream is unknown. Callers look it up then.
+    ///
+    /// # Errors
+    /// The topics have never been listed, so nobody can say whether it is there.
+    async fn refresh_for_stream(&self, stream: &WireIdentifier) -> Result<(), Status> {
+        let is_known = self.catalogue.borrow().stream(stream).is_ok();
+        if is_known { Ok(()) } else { self.refresh_if_old().await }
+    }
+
+    /// Refreshes the topics if a question is about what is unknown. Callers answer it then.
+    ///
+    /// # Errors
+    /// The topics have never been listed, so nobody can answer.
+    pub(super) async fn refresh_for_query(&self, query: &Command) -> Result<(), Status> {
+        match query {
+            // All topics are listed each second.
+            Command::GetStreams if !self.shared.is_known.get() => self.refresh_if_old().await,
+            Command::GetStream(request) => self.refresh_for_stream(&request.stream_id).await,
+            Command::GetTopics(request) => self.refresh_for_stream(&request.stream_id).await,
+            Command::GetTopic(request) => {
+                self.refresh_for(&request.stream_id, &request.topic_id).await
+            }
+            Command::GetGroups(request) => {
+                self.refresh_for(&request.stream_id, &request.topic_id).await
+            }
+            Command::GetGroup(request) => {
+                self.refresh_for(&request.stream_id, &request.topic_id).await
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Refreshes the topics unless that was done, or failed, a moment ago.

@@ -235,11 +235,56 @@ fn those_who_wait_for_a_list_share_its_outcome() {
             assert!(Sim::now() - began < Duration::from_secs(5), "{:?}", Sim::now() - began);
             all.into_iter().map(|found| found.map(drop)).collect::<Vec<_>>()
         };
-        for (is_down, expected) in [(true, Status::TaskTimeout), (false, Status::StreamIdNotFound)] {
+        for (is_down, expected) in [(true, Status::TaskTimeout), (false, Status::StreamIdNotFound)]
+        {
             later(1).await;
             world.is_down.set(is_down);
             assert_eq!(find_all().await, [Err(expected); 20]);
         }
         assert_eq!(world.lists.get(), 2);
+    });
+}
+
+/// Else a client would take an empty answer for a server without streams.
+#[test]
+fn questions_are_refused_until_the_topics_are_known() {
+    owned_io_sim::block_on(async {
+        let world = Rc::new(World::default());
+        world.is_down.set(true);
+        let broker = server(&world).await;
+        let (stream_id, topic_id, group_id) = (id("s"), id("t"), id("g"));
+        let ask = async |command| {
+            later(1).await;
+            broker
+                .execute(1, command, usize::MAX)
+                .await
+                .map(|answer| answer.into_pieces().iter().any(|piece| !piece.is_empty()))
+        };
+        let at = (stream_id.clone(), topic_id.clone());
+        let questions = || {
+            let (stream_id, topic_id) = at.clone();
+            [
+                Command::GetStreams,
+                Command::GetStream(GetStreamRequest { stream_id: stream_id.clone() }),
+                Command::GetTopics(GetTopicsRequest { stream_id: stream_id.clone() }),
+                Command::GetTopic(GetTopicRequest { stream_id, topic_id }),
+            ]
+        };
+        for question in questions() {
+            assert_eq!(ask(question).await, Err(Status::TaskTimeout));
+        }
+        let join = JoinConsumerGroupRequest { stream_id, topic_id, group_id };
+        assert_eq!(ask(Command::JoinGroup(join.clone())).await, Err(Status::TaskTimeout));
+        world.is_down.set(false);
+        assert_eq!(ask(Command::JoinGroup(join)).await, Err(Status::StreamIdNotFound));
+        // What is unknown is looked for.
+        for question in questions().into_iter().skip(1) {
+            world.topics.replace(Vec::new());
+            later(10).await;
+            broker.refresh().await.unwrap();
+            assert_eq!(listed(&broker), [""; 0]);
+            world.topics.replace(vec![topic("s", "t", 1)]);
+            assert_eq!(ask(question).await, Ok(true));
+        }
     });
 }
