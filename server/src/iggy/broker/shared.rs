@@ -37,6 +37,8 @@ pub(super) struct SharedState {
     listed: Cell<Option<(u64, Result<(), Status>)>>,
     /// Whether the topics have ever been listed.
     is_known: Cell<bool>,
+    /// How many topics the last list had that could not be adopted.
+    left_out: Cell<usize>,
     /// The streams that clients of this server have created. Others are there as long as they have a topic.
     own_streams: RefCell<BTreeSet<u32>>,
     /// The topics that this server has deleted, and when: others may list them for a while.
@@ -189,6 +191,7 @@ impl Broker {
         let is_settled = |at: u64| now.abs_diff(at) >= SETTLE_MICROS;
         self.shared.deleted.borrow_mut().retain(|_, at| !is_settled(*at));
         let mut present = names(&self.catalogue.borrow());
+        let (mut left_out, mut last_error) = (0, None);
         for found in found {
             self.yield_if_exhausted().await;
             coop::consume(TOPIC_NANOS);
@@ -202,8 +205,15 @@ impl Broker {
                 None => self.adopt_topic(shared, &found, now).await,
             };
             if let Err(error) = adopted {
-                tracing::warn!(stream = found.stream, topic = found.topic, %error, "left out");
+                left_out += 1;
+                last_error = Some((found, error));
             }
+        }
+        // The topics are listed each second, so only what is new is told.
+        if self.shared.left_out.replace(left_out) != left_out
+            && let Some((SharedTopic { stream, topic, .. }, error)) = last_error
+        {
+            tracing::warn!(left_out, stream, topic, %error, "topics are left out, one of them is this");
         }
         for at in present.into_values() {
             self.yield_if_exhausted().await;

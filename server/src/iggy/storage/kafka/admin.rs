@@ -27,6 +27,7 @@ use super::names::{TOPIC_BYTES_MAX, stream_and_topic};
 use super::producer::Producer;
 use crate::iggy::Status;
 use crate::iggy::catalogue::PARTITIONS_PER_TOPIC_MAX;
+use crate::log_limit::LogLimit;
 
 /// How long a job may take, from the moment at which it is asked for. Longer than brokers take that are well.
 const JOB_TIME_MAX: Duration = Duration::from_secs(4);
@@ -40,6 +41,8 @@ const JOBS_MAX: usize = 1_024;
 /// Runs jobs on its thread, one after the other. The thread ends when it is dropped.
 pub(super) struct Admin {
     jobs: SyncSender<Job>,
+    /// Each poll may fail.
+    failure_log: RefCell<LogLimit>,
 }
 
 type Job = Box<dyn FnOnce(&Clients) + Send>;
@@ -78,7 +81,7 @@ impl Admin {
         let (jobs, receiver) = sync_channel(JOBS_MAX);
         let run = move || run_jobs(&receiver, &clients);
         thread::Builder::new().name("kafka-admin".to_owned()).spawn(run)?;
-        Ok(Self { jobs })
+        Ok(Self { jobs, failure_log: RefCell::default() })
     }
 
     /// All topics that are named by the rule.
@@ -212,7 +215,15 @@ impl Admin {
         };
         self.jobs.try_send(Box::new(job)).map_err(|_| Status::TaskTimeout)?;
         let answer = answered.receive::<C>().await.ok_or(Status::TaskTimeout)?;
-        answer.map_err(|error| status_of(&error))
+        answer.map_err(|error| {
+            let status = status_of(&error);
+            if status == Status::TaskTimeout
+                && let Some(suppressed) = self.failure_log.borrow_mut().admit(Instant::now())
+            {
+                warn!(suppressed, "Kafka: {error}");
+            }
+            status
+        })
     }
 }
 
@@ -317,10 +328,7 @@ fn status_of(error: &KafkaError) -> Status {
         Some(Code::InvalidPartitions) => Status::InvalidPartitionsCount,
         Some(Code::InvalidTopic) => Status::InvalidTopicName,
         Some(Code::InvalidReplicationFactor) => Status::InvalidReplicationFactor,
-        _ => {
-            warn!("Kafka: {error}");
-            Status::TaskTimeout
-        }
+        _ => Status::TaskTimeout,
     }
 }
 
