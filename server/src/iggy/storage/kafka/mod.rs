@@ -22,7 +22,7 @@
 //! worker by channels. No call of the worker blocks.
 //!
 //! A client of librdkafka that has lost sight of all brokers is replaced, because it may never find them again. If it is
-//! the producer, messages that wait in the old one are refused when their time is over.
+//! the producer, messages that wait in the old one are refused first: they could come behind later ones.
 //!
 //! # What is refused
 //! Kafka cannot rename a topic, nor remove single partitions: [`FeatureUnavailable`](Status::FeatureUnavailable). The same

@@ -3,7 +3,7 @@
 //! librdkafka has threads of its own for the brokers. One more thread, of the `rdkafka` crate, calls back with reports:
 //! the last report of a batch is sent to the task that waits for it, by a channel. No call of a worker blocks.
 
-use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use rdkafka::Message;
 use rdkafka::config::{FromClientConfigAndContext as _, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::producer::{
-    BaseRecord, DeliveryResult, Producer as _, ProducerContext, ThreadedProducer,
+    BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig, ThreadedProducer,
 };
 use tracing::warn;
 
@@ -100,11 +100,28 @@ impl Producer {
         client.client().fetch_metadata(Some(topic), time_max).map(drop)
     }
 
-    /// Takes a new client. The messages of the old one wait there until their time is over.
-    pub(super) fn replace(&self) -> KafkaResult<()> {
+    /// How many messages the client has delivered. One that goes on delivering is not stuck, though it may be slow.
+    pub(super) fn delivered(&self) -> u64 {
+        self.lock().context().delivered.load(Ordering::Relaxed)
+    }
+
+    /// Takes a new client in place of one that is stuck. All messages of the old one are refused first, so that none of
+    /// them can come behind those of the new one. It blocks for a moment.
+    pub(super) fn replace_stuck(&self) -> KafkaResult<()> {
+        let new = Arc::new(new_client(&self.config)?);
+        let old = Arc::clone(&self.lock());
+        old.purge(all_messages());
+        *self.lock() = new;
+        drop_elsewhere(old, self.config.message_time_max, Waiting::Refused);
+        Ok(())
+    }
+
+    /// Takes a new client after a fatal error, when librdkafka itself has refused what was not sent. The rest waits for its
+    /// acknowledgement.
+    fn replace_failed(&self) -> KafkaResult<()> {
         let new = Arc::new(new_client(&self.config)?);
         let old = std::mem::replace(&mut *self.lock(), new);
-        drop_elsewhere(old, self.config.message_time_max);
+        drop_elsewhere(old, self.config.message_time_max, Waiting::Awaited);
         Ok(())
     }
 
@@ -113,7 +130,7 @@ impl Producer {
         let client = Arc::clone(&self.lock());
         let Some((_, reason)) = client.client().fatal_error() else { return client };
         warn!("Kafka: a new producer takes the place of one that has failed: {reason}");
-        match self.replace() {
+        match self.replace_failed() {
             Ok(()) => Arc::clone(&self.lock()),
             Err(error) => {
                 warn!("Kafka: no new producer: {error}");
@@ -134,6 +151,11 @@ impl Producer {
         Arc::clone(&self.lock())
     }
 
+    /// As if a message was delivered.
+    pub(super) fn deliver_for_test(&self) {
+        self.lock().context().delivered.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// As if a message waited.
     pub(super) fn reserve_for_test(&self) -> Permit {
         self.room.try_reserve(1, 1).expect("nothing waits")
@@ -142,7 +164,7 @@ impl Producer {
 
 impl Drop for Producer {
     fn drop(&mut self) {
-        drop_elsewhere(Arc::clone(&self.lock()), Duration::ZERO);
+        drop_elsewhere(Arc::clone(&self.lock()), Duration::ZERO, Waiting::Awaited);
     }
 }
 
@@ -153,12 +175,28 @@ fn new_client(config: &KafkaConfig) -> KafkaResult<ThreadedProducer<Reports>> {
     ThreadedProducer::from_config_and_context(&config, Reports::default())
 }
 
+/// What becomes of the messages of a client that is dropped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waiting {
+    Awaited,
+    Refused,
+}
+
+fn all_messages() -> PurgeConfig {
+    PurgeConfig::default().queue().inflight()
+}
+
 /// Waits until no message waits any more, `time_max` and a second at most, and drops a client. That takes up to some
 /// 100 ms, and messages that still wait are refused.
-fn drop_elsewhere(client: Arc<ThreadedProducer<Reports>>, time_max: Duration) {
+fn drop_elsewhere(client: Arc<ThreadedProducer<Reports>>, time_max: Duration, waiting: Waiting) {
     let until = Instant::now() + time_max + Duration::from_secs(1);
     let wait_and_drop = move || {
-        while !time_max.is_zero() && client.in_flight_count() > 0 && Instant::now() < until {
+        // A batch that was begun before the client was replaced goes on with it.
+        let is_used = || client.in_flight_count() > 0 || Arc::strong_count(&client) > 1;
+        while !time_max.is_zero() && is_used() && Instant::now() < until {
+            if waiting == Waiting::Refused {
+                client.purge(all_messages());
+            }
             thread::sleep(Duration::from_millis(100));
         }
         drop(client);
@@ -275,6 +313,8 @@ impl Delivery {
 #[derive(Default)]
 pub(super) struct Reports {
     logger: KafkaLogger,
+    /// How many messages were delivered.
+    delivered: AtomicU64,
 }
 
 impl ClientContext for Reports {
@@ -293,6 +333,7 @@ impl ProducerContext for Reports {
     fn delivery(&self, report: &DeliveryResult<'_>, delivery: Arc<Delivery>) {
         match report {
             Ok(message) => {
+                self.delivered.fetch_add(1, Ordering::Relaxed);
                 delivery.succeed(message.offset(), message.timestamp().to_millis().unwrap_or(0));
             }
             Err((error, _)) => {
@@ -350,6 +391,39 @@ mod tests {
             }
             let answer = answered.try_receive().unwrap();
             assert_eq!(answer.map(|appended| appended.base_offset), expected, "{offsets:?}");
+        }
+    }
+
+    /// Else they could come behind those of the new client.
+    #[test]
+    fn the_messages_of_a_client_that_is_stuck_are_refused_when_it_is_replaced() {
+        let config = KafkaConfig {
+            brokers: "127.0.0.1:1".to_owned(), // nobody listens there
+            message_time_max: Duration::from_secs(600),
+            waiting_bytes_max: 1 << 20,
+        };
+        let producer = Producer::new(config).unwrap();
+        let old = producer.current();
+        let send = || {
+            let (delivery, answered) = delivery(1);
+            let record = BaseRecord::<(), [u8], _>::with_opaque_to("t", Arc::new(delivery));
+            old.send(record.partition(0).payload(b"message")).map_err(|(error, _)| error).unwrap();
+            answered
+        };
+        let before = send();
+        producer.replace_stuck().unwrap();
+        let after = send(); // by a task that has begun before
+        let until = Instant::now() + Duration::from_secs(60);
+        for mut answered in [before, after] {
+            let answer = std::iter::repeat_with(|| {
+                thread::sleep(Duration::from_millis(5));
+                answered.try_receive()
+            });
+            let answer = answer.take_while(|_| Instant::now() < until).flatten().next();
+            assert_eq!(
+                answer.map(|answer| answer.map(drop)),
+                Some(Err(Status::CannotAppendMessage))
+            );
         }
     }
 
