@@ -8,7 +8,7 @@ use super::bounds::{Bounded, NonZeroSeconds, Seconds};
 use super::iggy::{consume, produce};
 use super::options::{Steady, Target};
 use super::{
-    Failure, Report, arrivals, burst, churn, deflate, echo, fetch, hold, limit, object, sink,
+    Failure, Report, arrivals, burst, churn, deflate, echo, fetch, hold, limit, object, post, sink,
     source, subscribe,
 };
 
@@ -48,6 +48,8 @@ pub enum Load {
     Limit(limit::Options),
     /// Asks for an object over HTTP, and checks each answer.
     Object(Steady),
+    /// Posts events over HTTP, each on its own or on connections that stay, and checks each answer.
+    Post(post::Options),
     /// Sends batches of messages to a topic of Iggy, and waits for the answer to each.
     Produce(produce::Options),
     /// Sends messages and expects the length of each.
@@ -90,6 +92,8 @@ enum Command {
     Limit(WithTarget<limit::Options>),
     /// Asks for an object over HTTP, and checks each answer.
     Object(WithTarget<Steady>),
+    /// Posts events over HTTP, each on its own or on connections that stay, and checks each answer.
+    Post(WithTarget<post::Options>),
     /// Sends batches of messages to a topic of Iggy, and waits for the answer to each.
     Produce(WithTarget<produce::Options>),
     /// Sends messages and expects the length of each.
@@ -131,6 +135,7 @@ impl CommandLine {
             Command::Hold(it) => (Load::Hold(it.options), it.target),
             Command::Limit(it) => (Load::Limit(it.options), it.target),
             Command::Object(it) => (Load::Object(it.options), it.target),
+            Command::Post(it) => (Load::Post(it.options), it.target),
             Command::Produce(it) => (Load::Produce(it.options), it.target),
             Command::Sink(it) => (Load::Sink(it.options), it.target),
             Command::Source(it) => (Load::Source(it.options), it.target),
@@ -156,6 +161,7 @@ impl Load {
             Self::Hold(options) => options.run(target),
             Self::Limit(options) => options.run(target),
             Self::Object(options) => object::run(options, target),
+            Self::Post(options) => options.run(target),
             Self::Produce(options) => options.run(target),
             Self::Sink(options) => sink::run(options, target),
             Self::Source(options) => options.run(target),
@@ -176,6 +182,7 @@ impl Load {
             Self::Hold(_) => "hold",
             Self::Limit(_) => "limit",
             Self::Object(_) => "object",
+            Self::Post(_) => "post",
             Self::Produce(_) => "produce",
             Self::Sink(_) => "sink",
             Self::Source(_) => "source",
@@ -216,6 +223,7 @@ impl Load {
         match self {
             Self::Consume(options) => options.check(),
             Self::Limit(options) => options.check(),
+            Self::Post(options) => options.check(),
             Self::Produce(options) => options.check(),
             Self::Source(options) => options.check(),
             Self::Subscribe(options) => options.check(),
@@ -237,6 +245,7 @@ impl Load {
             Self::Produce(it) => it.seconds.as_mut(),
             Self::Hold(it) => Some(&mut it.seconds),
             Self::Limit(it) => Some(&mut it.seconds),
+            Self::Post(it) => Some(&mut it.seconds),
             Self::Source(it) => it.seconds.as_mut(),
             Self::Subscribe(it) => Some(&mut it.seconds),
             Self::Burst(_) => None,
@@ -259,6 +268,7 @@ impl Load {
             | Self::Churn(_)
             | Self::Hold(_)
             | Self::Limit(_)
+            | Self::Post(_)
             | Self::Subscribe(_) => false,
         }
     }
@@ -288,6 +298,7 @@ impl Load {
             | Self::Object(it)
             | Self::Sink(it) => (Some(it.seconds), it.warm_up, 0.3),
             Self::Churn(it) => (Some(it.seconds), it.warm_up, 0.3),
+            Self::Post(it) => (Some(it.seconds), it.warm_up, 0.3),
             Self::Source(it) => (it.seconds, it.warm_up, 0.3),
             Self::Produce(it) => (it.seconds, it.warm_up, 0.3),
             // What it reads is appended before.
@@ -315,6 +326,7 @@ impl Load {
             Self::Churn(it) => it.patience,
             Self::Hold(it) => it.patience,
             Self::Limit(it) => it.patience,
+            Self::Post(it) => it.patience,
             Self::Consume(it) => it.patience,
             Self::Produce(it) => it.patience,
             Self::Source(it) => it.patience,
@@ -338,6 +350,7 @@ impl Load {
             Self::Arrivals(_)
             | Self::Burst(_)
             | Self::Churn(_)
+            | Self::Post(_)
             | Self::Produce(_)
             | Self::Source(_)
             | Self::Subscribe(_) => 0.0,
@@ -365,6 +378,7 @@ impl Load {
             }
             Self::Arrivals(it) => it.rate = rate(per_s)?,
             Self::Churn(it) => it.rate = Some(rate(per_s)?),
+            Self::Post(it) => it.rate = Some(rate(per_s)?),
             Self::Subscribe(it) => it.rate = rate(per_s)?,
             Self::Burst(_)
             | Self::Consume(_)
@@ -383,7 +397,7 @@ impl Load {
 mod tests {
     use super::*;
 
-    const LOADS: [&str; 15] = [
+    const LOADS: [&str; 16] = [
         "echo --connections 64 --payload 200 --in-flight 4 --rate 10000 --ramp 1 --seconds 0.5",
         "arrivals --busy 0 --payload 200 --rate 50 --seconds 4 --warm-up 0.5",
         "burst --connections 3000",
@@ -399,6 +413,7 @@ mod tests {
         "consume --consumers 4 --messages 1000 --bytes 1000 --batches 100 --seconds 1",
         "subscribe --subscribers 1000 --slow 10 --bytes 200 --rate 1000 --seconds 2",
         "object --connections 16 --payload 1345292 --in-flight 2 --rate 500 --seconds 1",
+        "post --path /events/s/t?key=a --payload 200 --connections 8 --per-connection --seconds 1",
     ];
 
     fn parse(words: &[&str]) -> Load {
@@ -436,6 +451,7 @@ mod tests {
             "hold --connections 10000 --seconds 2",
             "limit --connections 900 --payload 200 --seconds 600",
             "object --connections 64 --payload 1024 --seconds 1",
+            "post --path /events/s/t --payload 200 --connections 8 --seconds 1",
             "source --bytes 16 --batch 1000 --seconds 1",
             "produce --producers 1 --messages 10 --bytes 200 --batches 9",
             "consume --consumers 1 --messages 10 --bytes 200 --batches 9",
@@ -444,7 +460,9 @@ mod tests {
             let options: Vec<_> = text.split(' ').collect();
             let mut data = format!("command = \"{}\"\n", options[0]);
             for option in options[1..].chunks(2) {
-                data += &format!("{} = {}\n", option[0].trim_start_matches("--"), option[1]);
+                let (name, value) = (option[0].trim_start_matches("--"), option[1]);
+                let value = if value.starts_with('/') { &format!("{value:?}") } else { value };
+                data += &format!("{name} = {value}\n");
             }
             assert_eq!(toml::from_str::<Load>(&data).unwrap(), load(text), "{data}");
         }

@@ -1,5 +1,8 @@
 //! HTTP/1.1 answers (RFC 9112), independent of the server that is measured. Anything but a 200 whose body has a length
-//! or is chunked is an error, and so is what no server of the matrix sends: extensions of chunks, and trailers.
+//! or is chunked is an error, and so is what no server of the matrix sends: extensions of chunks, and trailers. Other
+//! statuses count where that is asked for.
+
+use std::str::FromStr;
 
 /// The longest head.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
@@ -11,11 +14,24 @@ const DIGITS_MAX: u8 = 8;
 #[derive(Debug, Default)]
 pub(crate) struct HttpAnswers {
     state: State,
-    /// The last complete head, and what follows it. Heads repeat, except for the date: most are only compared with it.
+    /// The last complete head, and what it says. Heads repeat, except for the date: most are only compared with it.
     head: Vec<u8>,
-    body: State,
+    said: Head,
     /// The beginning of a head that is not complete.
     partial: Vec<u8>,
+    is_any_status: bool,
+}
+
+/// What a complete head says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) status: u16,
+    /// `Retry-After` in seconds.
+    pub(crate) retry_after: Option<u32>,
+    /// Whether the server ends the connection behind the answer.
+    pub(crate) closes: bool,
+    /// What follows.
+    body: State,
 }
 
 /// What the next bytes are.
@@ -38,6 +54,16 @@ enum State {
 }
 
 impl HttpAnswers {
+    /// Takes answers of any status for right ones.
+    pub(crate) fn of_any_status() -> Self {
+        Self { is_any_status: true, ..Self::default() }
+    }
+
+    /// What the head of the last answer says, of which a part of the body has been taken.
+    pub(crate) const fn last_head(&self) -> Head {
+        self.said
+    }
+
     /// Takes the next part of a body off `got`, and whether it is the end of the body. None when there is not enough
     /// for one.
     ///
@@ -92,7 +118,7 @@ impl HttpAnswers {
             && let Some(rest) = all.strip_prefix(self.head.as_slice())
         {
             *got = rest;
-            return Ok(Some(self.body));
+            return Ok(Some(self.said.body));
         }
         let before = self.partial.len();
         let room = HEAD_BYTES_MAX + 1 - before;
@@ -108,8 +134,8 @@ impl HttpAnswers {
         self.partial.truncate(end);
         std::mem::swap(&mut self.head, &mut self.partial);
         self.partial.clear();
-        self.body = body(&self.head)?;
-        Ok(Some(self.body))
+        self.said = parse(&self.head, self.is_any_status)?;
+        Ok(Some(self.said.body))
     }
 }
 
@@ -150,24 +176,23 @@ fn head_end(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|end| end == b"\r\n\r\n").map(|at| at + 4)
 }
 
-/// What follows a complete head.
-fn body(head: &[u8]) -> Result<State, &'static str> {
+/// What a complete head says.
+fn parse(head: &[u8], is_any_status: bool) -> Result<Head, &'static str> {
     let head = str::from_utf8(head).map_err(|_| "a head that is not UTF-8")?;
     let mut lines = head.trim_end_matches("\r\n").split("\r\n");
     let status = lines.next().unwrap_or_default();
     let status = status.strip_prefix("HTTP/1.1 ").ok_or("an answer that is not HTTP/1.1")?;
-    if status.split(' ').next() != Some("200") {
+    let status = status.split(' ').next().unwrap_or_default();
+    if status != "200" && !is_any_status {
         return Err("an answer whose status is not 200");
     }
+    let status = number(status).ok_or("an answer whose status is no number")?;
     let (mut length, mut is_chunked) = (None, false);
+    let (mut retry_after, mut closes) = (None, false);
     for line in lines {
         let (name, value) = line.split_once(':').ok_or("a header without a colon")?;
         if name.eq_ignore_ascii_case("content-length") {
-            let digits = value.trim();
-            // `parse` would accept a sign.
-            let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
-            let number: Option<u64> = digits.parse().ok().filter(|_| is_number);
-            let number = number.ok_or("a Content-Length that is no number")?;
+            let number: u64 = number(value.trim()).ok_or("a Content-Length that is no number")?;
             if length.replace(number).is_some() {
                 return Err("two lengths");
             }
@@ -176,14 +201,26 @@ fn body(head: &[u8]) -> Result<State, &'static str> {
                 return Err("a Transfer-Encoding that is not chunked");
             }
             is_chunked = true;
+        } else if name.eq_ignore_ascii_case("retry-after") {
+            // The other form, a date, is none.
+            retry_after = number(value.trim());
+        } else if name.eq_ignore_ascii_case("connection") {
+            closes |= value.split(',').any(|it| it.trim().eq_ignore_ascii_case("close"));
         }
     }
-    match (length, is_chunked) {
-        (Some(length), false) => Ok(State::Body(length)),
-        (None, true) => Ok(State::Length(0, 0)),
-        (Some(_), true) => Err("an answer with a length that is chunked"),
-        (None, false) => Err("an answer without a length that is not chunked"),
-    }
+    let body = match (length, is_chunked) {
+        (Some(length), false) => State::Body(length),
+        (None, true) => State::Length(0, 0),
+        (Some(_), true) => return Err("an answer with a length that is chunked"),
+        (None, false) => return Err("an answer without a length that is not chunked"),
+    };
+    Ok(Head { status, retry_after, closes, body })
+}
+
+/// Digits alone: `parse` would accept a sign.
+fn number<N: FromStr>(digits: &str) -> Option<N> {
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| is_number)
 }
 
 #[cfg(test)]
@@ -242,6 +279,24 @@ mod tests {
         got = b"H";
         assert_eq!(answers.next(&mut got), Ok(None));
         assert!(!answers.is_between_answers());
+    }
+
+    #[test]
+    fn a_head_of_any_status_is_told() {
+        let busy = "HTTP/1.1 503 Busy\r\nRetry-After: 7\r\nConnection: x, Close\r\n\
+                    Content-Length: 0\r\n\r\n";
+        let mut answers = HttpAnswers::of_any_status();
+        for (text, status, retry_after, closes) in
+            [(DATED, 200, None, false), (busy, 503, Some(7), true), (CHUNKED, 200, None, false)]
+        {
+            let mut got = text.as_bytes();
+            while !answers.next(&mut got).unwrap().expect("a part").1 {}
+            let head = answers.last_head();
+            assert_eq!(head.status, status, "{text}");
+            assert_eq!((head.retry_after, head.closes), (retry_after, closes), "{text}");
+        }
+        let error = answers.next(&mut &b"HTTP/1.1 +200 OK\r\n\r\n"[..]).unwrap_err();
+        assert!(error.contains("no number"), "{error}");
     }
 
     #[test]

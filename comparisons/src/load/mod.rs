@@ -36,6 +36,7 @@ pub mod hold;
 pub mod iggy;
 pub mod limit;
 pub mod object;
+pub mod post;
 pub mod sink;
 pub mod source;
 pub mod subscribe;

@@ -35,6 +35,7 @@ pub struct Report {
     pub(crate) churn: Option<Churn>,
     pub(crate) hold: Option<Hold>,
     pub(crate) limit: Option<Limit>,
+    pub(crate) posts: Option<Posts>,
     pub(crate) latency_us: Option<Percentiles>,
     /// Latency as points (share, microseconds): that share of the messages took at most so long.
     pub(crate) curve: Option<Vec<[f64; 2]>>,
@@ -231,6 +232,31 @@ pub(crate) struct Limit {
     pub(crate) resume_us: Option<Percentiles>,
 }
 
+/// Events that were posted over the whole run. [`Messages`] has those that were sent and acknowledged in the window; the
+/// latency is that of acknowledged ones.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Posts {
+    pub(crate) acknowledged: u64,
+    /// Answered 503: they are not stored.
+    pub(crate) refused: u64,
+    /// Answered 500: they may be stored. So may those that were sent and not answered ([`Messages::unanswered`]).
+    pub(crate) failed: u64,
+    /// From the beginning of each connect.
+    pub(crate) connect_us: Option<Percentiles>,
+    pub(crate) partitions: Vec<PartitionPosts>,
+}
+
+/// What was acknowledged of a partition, each event with an offset of its own.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PartitionPosts {
+    pub(crate) partition: u32,
+    pub(crate) acknowledged: u64,
+    pub(crate) first_offset: u64,
+    pub(crate) last_offset: u64,
+}
+
 /// A closed loop over some of the connections, in a window of its own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -262,6 +288,7 @@ impl Report {
             churn: None,
             hold: None,
             limit: None,
+            posts: None,
             latency_us: None,
             curve: None,
             series: None,
@@ -374,6 +401,7 @@ impl Display for Report {
         self.churn.iter().try_for_each(|churn| churn.fmt(f))?;
         self.hold.iter().try_for_each(|hold| hold.fmt(f))?;
         self.limit.iter().try_for_each(|limit| limit.fmt(f))?;
+        self.posts.iter().try_for_each(|posts| posts.fmt(f))?;
         percentiles(f, "lateness", &self.lateness_us)?;
         used(f, "client", &self.client)?;
         self.server.iter().try_for_each(|server| server_use(f, server))?;
@@ -502,6 +530,22 @@ impl Display for Limit {
         let split = format_args!("{released}; {resumed} answered then, {never} never");
         row(f, "released", split)?;
         percentiles(f, "resume", &self.resume_us)
+    }
+}
+
+impl Display for Posts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { acknowledged, refused, failed, .. } = self;
+        let split = format_args!("{acknowledged} acknowledged, {refused} refused, {failed} failed");
+        row(f, "events", split)?;
+        for each in &self.partitions {
+            let PartitionPosts { partition, acknowledged, first_offset, last_offset } = each;
+            let offsets = format_args!(
+                "{partition}: {acknowledged}, at offsets {first_offset} to {last_offset}"
+            );
+            row(f, "  partition", offsets)?;
+        }
+        percentiles(f, "connect", &self.connect_us)
     }
 }
 

@@ -65,6 +65,16 @@ impl WindowStats {
 
     /// The messages of the window, with the rate of an open loop, and the missing messages of the whole run.
     pub(crate) fn messages<E: Exchange>(&self, of: &Session<E>, rate: Option<u64>) -> Messages {
+        self.messages_of(&of.tally, of.exchange.request_bytes(), rate)
+    }
+
+    /// The same of messages that have so many bytes.
+    pub(crate) fn messages_of(
+        &self,
+        tally: &Tally,
+        request_bytes: u64,
+        rate: Option<u64>,
+    ) -> Messages {
         let Self { sent, received, .. } = *self;
         Messages {
             offered_per_s: rate,
@@ -72,9 +82,9 @@ impl WindowStats {
             received,
             received_per_s: self.per_s(received),
             received_mib_per_s: self.per_s(self.received_bytes) / MIB,
-            sent_mib_per_s: self.per_s(sent * of.exchange.request_bytes()) / MIB,
-            unanswered: of.tally.unanswered,
-            unsent: of.tally.unsent,
+            sent_mib_per_s: self.per_s(sent * request_bytes) / MIB,
+            unanswered: tally.unanswered,
+            unsent: tally.unsent,
             held_back: None,
             ceiling_per_s: self.ceiling_per_s().filter(|_| rate.is_none()),
         }

@@ -74,6 +74,8 @@ pub(crate) enum Service {
     Fanout,
     /// Objects over HTTP.
     Object,
+    /// Events that are posted over HTTP.
+    Events,
 }
 
 /// What each row of a workload is compared with.
@@ -398,6 +400,7 @@ impl Service {
             // `load` knows the paths below.
             Self::Iggy | Self::Fanout => "/",
             Self::Object => "/object",
+            Self::Events => "/events",
         }
     }
 }
@@ -412,6 +415,7 @@ impl Display for Service {
             Self::Iggy => "iggy",
             Self::Fanout => "fanout",
             Self::Object => "object",
+            Self::Events => "events",
         })
     }
 }

@@ -65,6 +65,7 @@ pub(crate) const fn service(load: &Load) -> Service {
         Load::Consume(_) | Load::Produce(_) => Service::Iggy,
         Load::Subscribe(_) => Service::Fanout,
         Load::Object(_) => Service::Object,
+        Load::Post(_) => Service::Events,
     }
 }
 
@@ -112,6 +113,7 @@ impl Workload {
             | Load::Echo(_)
             | Load::Fetch(_)
             | Load::Object(_)
+            | Load::Post(_)
             | Load::Produce(_)
             | Load::Sink(_)
             | Load::Source(_) => true,

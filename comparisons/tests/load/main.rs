@@ -18,6 +18,7 @@ mod hold;
 mod iggy;
 mod limit;
 mod object;
+mod post;
 mod source;
 mod steady;
 mod subscribe;
