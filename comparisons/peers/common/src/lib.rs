@@ -45,6 +45,8 @@ pub enum ExtraOption {
     Objects,
     /// `--websocket`.
     WebSocket,
+    /// `--brokers HOST:PORT,…` and `--topic NAME`, both needed.
+    Kafka,
 }
 
 /// A fault on purpose.
@@ -93,6 +95,10 @@ pub struct Args {
     pub chunk_bytes: Option<NonZero<usize>>,
     /// `--websocket`: echo over WebSocket. Default: over TCP.
     pub websocket: bool,
+    /// `--brokers`, for a server that takes it: those of Kafka. Otherwise empty.
+    pub brokers: String,
+    /// `--topic`, for a server that takes it: the topic of Kafka. Otherwise empty.
+    pub topic: String,
 }
 
 /// A server's `main`. Reads the command line, moves this thread and its later threads to the core, and serves. It
@@ -184,11 +190,13 @@ fn parse(
         ExtraOption::Fault => " [--fault none|slow|slower|corrupt]",
         ExtraOption::Objects => " --objects DIR [--chunk BYTES]",
         ExtraOption::WebSocket => " [--websocket]",
+        ExtraOption::Kafka => " --brokers HOST:PORT,… --topic NAME",
     };
     let wrong = |what: String| format!("{what}; usage: {name} ADDR{option} [--core N]");
     let (mut addr, mut ring, mut core, mut workers) = (None, Ring::Default, None, None);
     let (mut chain, mut key) = (None, None);
     let (mut objects, mut chunk_bytes) = (None, None);
+    let (mut brokers, mut topic) = (None, None);
     let (mut runtime, mut fault, mut websocket) = ("tokio".to_owned(), Fault::None, false);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| wrong(format!("{word} needs a value")));
@@ -231,6 +239,8 @@ fn parse(
                     Some(number.ok_or_else(|| wrong(format!("no chunk has {value:?} bytes")))?);
             }
             ("--websocket", ExtraOption::WebSocket) => websocket = true,
+            ("--brokers", ExtraOption::Kafka) => brokers = Some(value()?),
+            ("--topic", ExtraOption::Kafka) => topic = Some(value()?),
             (text, _) if addr.is_none() && !text.starts_with('-') => {
                 let parsed = text.parse().map_err(|_| wrong(format!("{text:?} is not IP:PORT")))?;
                 addr = Some(parsed);
@@ -250,7 +260,23 @@ fn parse(
         return Err(wrong("the folder of the objects is missing".to_owned()));
     }
     let objects = objects.unwrap_or_default();
-    Ok(Args { addr, runtime, ring, core, fault, workers, tls, objects, chunk_bytes, websocket })
+    if extra == ExtraOption::Kafka && (brokers.is_none() || topic.is_none()) {
+        return Err(wrong("the brokers or the topic are missing".to_owned()));
+    }
+    Ok(Args {
+        addr,
+        runtime,
+        ring,
+        core,
+        fault,
+        workers,
+        tls,
+        objects,
+        chunk_bytes,
+        websocket,
+        brokers: brokers.unwrap_or_default(),
+        topic: topic.unwrap_or_default(),
+    })
 }
 
 /// Moves this thread to its cores: one core for each worker, from `core` on. Later threads inherit them.
