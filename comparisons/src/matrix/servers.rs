@@ -522,6 +522,8 @@ mod tests {
         let objects = "--http {addr} --origin {objects} --chunk 4096";
         assert_eq!(run("compio/chunk-4k", Service::Object), format!("{ours} {objects}"));
         assert_eq!(run("object-epoll", Service::Object), "object-epoll {addr} --objects {objects}");
+        let kafka = "--store kafka --kafka-brokers 127.0.0.1:9092 --http {addr} --iggy-password-file {password}";
+        assert_eq!(run("kafka-compio", Service::Events), format!("{ours} {kafka}"));
         assert_eq!(run_echo("ws-faulty/slow"), "ws-faulty {addr} --fault slow");
         let traits = run_echo("traits-monoio/ring-default");
         assert_eq!(
@@ -555,6 +557,7 @@ mod tests {
             ("traits-tokio", Baseline::Peer, Some("echo-tokio")),
             ("compio/ring-default/websocket", Baseline::Tcp, Some("compio/ring-default")),
             ("compio/tls", Baseline::Tcp, Some("compio")),
+            ("kafka-glommio", Baseline::Peer, Some("events-hyper")),
             ("compio/fsync-batch/websocket", Baseline::Tcp, Some("compio/fsync-batch")),
             ("tokio/tungstenite-fixed", Baseline::Tcp, Some("tokio")),
             (
