@@ -6,6 +6,7 @@
 mod answer;
 mod client;
 mod run;
+mod slots;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -74,7 +75,7 @@ impl Options {
             return Err(Failure::new("`load post` has one window, without --windows"));
         }
         target.prepare(self.connections.count())?;
-        let mut run = Run::new(self, target, self.request(target)?)?;
+        let mut run = Run::new(self, target, &self.request(target)?)?;
         run.drive()?;
         run.into_report(self)?.finish(target)
     }

@@ -1,6 +1,5 @@
 //! [`Run`]: the connections of `load post`, and when each of them posts.
 
-use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use super::super::window::Window;
 use super::super::{Failure, Report};
 use super::answer::{Offsets, Verdict, judge};
 use super::client::{Client, Problem, Progress, Ready};
+use super::slots::{Slots, State};
 use super::{Options, Request};
 
 /// How often time-outs are checked, and slots are used again that had to wait.
@@ -32,7 +32,7 @@ const SCRATCH_BYTES: usize = 16 * 1024;
 
 const EVENTS_MAX: usize = 1024;
 
-/// All connections, each in a slot.
+/// A run.
 pub(super) struct Run {
     clock: Clock,
     poll: Poll,
@@ -42,13 +42,8 @@ pub(super) struct Run {
     timer: Timer,
     patience: u64,
     per_connection: bool,
-    slots: Vec<Slot>,
-    /// Slots that may post, the one that has been idle the longest first.
-    free: VecDeque<usize>,
-    /// Slots with a request in flight, or with a connection that is to be closed by the server.
-    busy: usize,
-    /// Until when no slot was free.
-    full_until: u64,
+    slots: Slots,
+    request_bytes: u64,
     /// When time-outs are checked next.
     next_check: u64,
     scratch: Vec<u8>,
@@ -66,34 +61,11 @@ pub(super) struct Run {
     recorder: Recorder,
 }
 
-struct Slot {
-    client: Option<Client>,
-    request: Request,
-    state: State,
-    /// The scheduled moment of the request in flight.
-    intended: u64,
-    /// When it began.
-    began: u64,
-    /// Before that, no other request begins.
-    rests_until: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// It may post. If it has a connection, that is idle.
-    Free,
-    InFlight,
-    /// Answered. The server is to end the connection.
-    Closing,
-    /// It may not post yet.
-    Resting,
-}
-
 impl Run {
     pub(super) fn new(
         options: &Options,
         target: &Target,
-        request: Request,
+        request: &Request,
     ) -> Result<Self, Failure> {
         let cannot = |error: io::Error| Failure::new(format!("cannot wait for events: {error}"));
         let connections = options.connections.count();
@@ -101,15 +73,6 @@ impl Run {
         let dialer = Dialer::new(target, if options.per_connection { 0 } else { connections })?;
         let poll = Poll::new().map_err(cannot)?;
         let timer = Timer::new(poll.registry(), OTHER).map_err(cannot)?;
-        let slot = Slot {
-            client: None,
-            request,
-            state: State::Free,
-            intended: 0,
-            began: 0,
-            rests_until: 0,
-        };
-        let slots = (0..connections).map(|_| slot.fresh()).collect();
         let clock = Clock::new();
         let now = clock.now();
         let start = now + ns(options.warm_up.get());
@@ -123,10 +86,8 @@ impl Run {
             timer,
             patience: ns(options.patience.get()),
             per_connection: options.per_connection,
-            slots,
-            free: (0..connections).collect(),
-            busy: 0,
-            full_until: 0,
+            slots: Slots::new(connections, request),
+            request_bytes: request.bytes.len() as u64,
             next_check: now + ns(CHECK_EVERY),
             scratch: vec![0; SCRATCH_BYTES],
             tally: Tally::default(),
@@ -152,7 +113,9 @@ impl Run {
             if now >= self.next_check {
                 self.check_times(now);
             }
-            if now >= last || now >= self.window.end && self.busy == 0 && self.waiting() == 0 {
+            if now >= last
+                || now >= self.window.end && self.slots.busy() == 0 && self.waiting() == 0
+            {
                 return Ok(());
             }
             self.begin(now);
@@ -184,14 +147,14 @@ impl Run {
         let now = self.clock.now();
         let boundary = self.window.next_after(now, self.next_check).min(self.next_check);
         let longest = Duration::from_nanos(boundary.saturating_sub(now));
-        let schedule = self.schedule.as_ref().filter(|_| !self.free.is_empty());
+        let schedule = self.schedule.as_ref().filter(|_| self.slots.has_free());
         schedule.map_or(Ok(longest), |schedule| self.timer.until_next(schedule, now, longest))
     }
 
     /// Posts the events that are due, as far as there is room. The schedule ends with the window; an event that waits at
     /// that moment is posted later.
     fn begin(&mut self, now: u64) {
-        while let Some(index) = self.free.front().copied() {
+        while self.slots.has_free() {
             let mut intended = now;
             if self.schedule.is_none() && now >= self.window.end {
                 return;
@@ -199,33 +162,28 @@ impl Run {
             if let Some(schedule) = &mut self.schedule {
                 let Some((_, due)) = schedule.take_due(now) else { return };
                 intended = due;
-                if due < self.full_until {
+                if self.slots.was_full(due) {
                     self.held_back += 1;
                 } else if self.window.contains(due) {
                     self.lateness.record(now - due);
                 }
             }
-            self.free.pop_front();
-            self.post(index, intended, now);
+            let Some(index) = self.slots.begin(intended, now) else { return };
+            self.post(index, now);
         }
     }
 
-    /// Posts the next event from a free slot.
-    fn post(&mut self, index: usize, intended: u64, now: u64) {
+    /// Posts the next event.
+    fn post(&mut self, index: usize, now: u64) {
         let number = self.begun;
         self.begun += 1;
-        if self.slots[index].client.is_none()
+        if self.slots.get(index).client.is_none()
             && let Err(error) = self.dial(index, now)
         {
-            self.tally.error(format!("connect: {error}"));
-            self.tally.unsent += 1;
-            self.rest(index, now + ns(PAUSE));
-            return;
+            return self.end_by(index, Problem::Failed(format!("connect: {error}")), now);
         }
-        let slot = &mut self.slots[index];
-        (slot.state, slot.intended, slot.began) = (State::InFlight, intended, now);
+        let slot = self.slots.get(index);
         slot.request.number(number);
-        self.busy += 1;
         let Some(client) = &mut slot.client else { return };
         client.start();
         match client.flush(&slot.request.bytes) {
@@ -238,13 +196,13 @@ impl Run {
         let mut client = Client::new(self.dialer.dial()?, now);
         let interest = Interest::READABLE | Interest::WRITABLE;
         self.poll.registry().register(client.tcp_mut(), Token(index), interest)?;
-        self.slots[index].client = Some(client);
+        self.slots.get(index).client = Some(client);
         self.dialed += 1;
         Ok(())
     }
 
     fn handle_ready(&mut self, index: usize, ready: Ready, now: u64) {
-        let slot = &mut self.slots[index];
+        let slot = self.slots.get(index);
         let Some(client) = &mut slot.client else { return };
         let progress = match client.handle(ready, &slot.request.bytes, &mut self.scratch) {
             Ok(progress) => progress,
@@ -262,7 +220,7 @@ impl Run {
 
     /// Handles the answer, if there is one. False if that ended the connection.
     fn handle_answer(&mut self, index: usize, progress: Progress, now: u64) -> bool {
-        let slot = &mut self.slots[index];
+        let slot = self.slots.get(index);
         let (Some(head), Some(client)) = (progress.answer, &mut slot.client) else { return true };
         let verdict = judge(head, client.body()).and_then(|verdict| {
             if let Verdict::Acknowledged { partition, offset } = verdict {
@@ -305,25 +263,21 @@ impl Run {
         if self.per_connection || head.closes || !is_sent {
             slot.state = State::Closing;
         } else {
-            self.busy -= 1;
-            let until = slot.rests_until;
-            self.rest(index, until);
+            self.slots.end(index, now);
         }
         true
     }
 
     /// The server has ended the connection of this slot.
     fn ended(&mut self, index: usize, now: u64) {
-        let slot = &mut self.slots[index];
+        let slot = self.slots.get(index);
         match slot.state {
             State::InFlight => {
                 self.end_by(index, Problem::Failed("closed by the server".to_owned()), now);
             }
             State::Closing => {
                 slot.client = None;
-                self.busy -= 1;
-                let until = slot.rests_until;
-                self.rest(index, until);
+                self.slots.end(index, now);
             }
             // It was idle. The next event has a new one.
             State::Free | State::Resting => slot.client = None,
@@ -339,69 +293,39 @@ impl Run {
                 self.tally.wrong(format!("connection {index}: {what}"));
             }
         }
-        let slot = &mut self.slots[index];
+        let slot = self.slots.get(index);
         let has_begun = slot.client.take().is_some_and(|client| client.has_begun());
+        slot.rests_until = slot.rests_until.max(now + ns(PAUSE));
         match slot.state {
             State::InFlight if has_begun => self.tally.unanswered += 1,
             State::InFlight => self.tally.unsent += 1,
-            State::Closing | State::Free | State::Resting => {}
+            State::Closing => {}
+            State::Free | State::Resting => return,
         }
-        match slot.state {
-            State::InFlight | State::Closing => {
-                self.busy -= 1;
-                self.rest(index, now + ns(PAUSE));
-            }
-            State::Free | State::Resting => {}
-        }
-    }
-
-    /// Lets a slot post again at this moment, or at once.
-    fn rest(&mut self, index: usize, until: u64) {
-        let now = self.clock.now();
-        let slot = &mut self.slots[index];
-        slot.rests_until = 0;
-        if until > now {
-            slot.state = State::Resting;
-            slot.rests_until = until;
-            return;
-        }
-        slot.state = State::Free;
-        if self.free.is_empty() {
-            self.full_until = now;
-        }
-        self.free.push_back(index);
+        self.slots.end(index, now);
     }
 
     /// Gives up requests that take too long, and lets slots post again that have rested.
     fn check_times(&mut self, now: u64) {
         self.next_check = now + ns(CHECK_EVERY);
-        for index in 0..self.slots.len() {
-            if self.slots[index].state == State::Resting && self.slots[index].rests_until <= now {
-                self.rest(index, 0);
-            }
-        }
-        self.give_up_before(now.saturating_sub(self.patience));
+        self.slots.wake(now);
+        self.give_up_before(now.saturating_sub(self.patience), now);
     }
 
     /// Gives up the requests that began before `then`, and connections that the server has not closed.
-    fn give_up_before(&mut self, then: u64) {
-        let (seconds, now) = (self.patience as f64 / 1e9, self.clock.now());
-        for index in 0..self.slots.len() {
-            let slot = &self.slots[index];
-            let what = match slot.state {
-                State::InFlight => "answered",
-                State::Closing => "closed by the server",
-                State::Free | State::Resting => continue,
-            };
-            if slot.began < then {
-                let kind = format!("not {what} within {seconds} s");
-                self.end_by(index, Problem::Failed(kind), now);
-            }
+    fn give_up_before(&mut self, then: u64, now: u64) {
+        let seconds = self.patience as f64 / 1e9;
+        let mut next = 0;
+        while let Some((index, state)) = self.slots.next_late(next, then) {
+            let what = if state == State::Closing { "closed by the server" } else { "answered" };
+            let kind = format!("not {what} within {seconds} s");
+            self.end_by(index, Problem::Failed(kind), now);
+            next = index + 1;
         }
     }
 
     pub(super) fn into_report(mut self, options: &Options) -> Result<Report, Failure> {
-        self.give_up_before(u64::MAX);
+        self.give_up_before(u64::MAX, self.clock.now());
         self.tally.require_opened()?;
         let never_begun = self.waiting();
         if never_begun > 0 {
@@ -412,9 +336,8 @@ impl Run {
         }
         let stats = self.window.finish(self.clock, &self.tally);
         let mut report = Report::new(stats.seconds, self.dialed, &self.tally);
-        let request_bytes = self.slots.first().map_or(0, |slot| slot.request.bytes.len()) as u64;
         let rate = options.rate.map(MessageRate::get);
-        let mut messages = stats.messages_of(&self.tally, request_bytes, rate);
+        let mut messages = stats.messages_of(&self.tally, self.request_bytes, rate);
         messages.held_back = rate.map(|_| self.held_back);
         report.messages = Some(messages);
         self.posts.connect_us = self.connect.percentiles();
@@ -429,12 +352,5 @@ impl Run {
         report.client = stats.client;
         report.server = stats.server;
         Ok(report)
-    }
-}
-
-impl Slot {
-    /// A slot like this one, without a connection.
-    fn fresh(&self) -> Self {
-        Self { client: None, request: self.request.clone(), ..*self }
     }
 }
