@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::{RUN_MAX, load, server};
 
 /// Reads a request. None at the end. Its head, without the line ends, and its body.
-fn request(stream: &mut impl BufRead) -> io::Result<Option<(Vec<String>, String)>> {
+pub(super) fn request(stream: &mut impl BufRead) -> io::Result<Option<(Vec<String>, String)>> {
     let (mut head, mut length) = (Vec::new(), 0);
     loop {
         let mut line = String::new();
@@ -58,7 +58,7 @@ fn broker(
     (addr, counted)
 }
 
-fn acknowledged(number: u64) -> String {
+pub(super) fn acknowledged(number: u64) -> String {
     let (partition, offset) = (number % 2, number / 2);
     with_body(&format!("{{\"events\":1,\"partition\":{partition},\"offset\":{offset}}}\n"))
 }

@@ -1,14 +1,16 @@
 //! Over TLS: echo as over TCP, and servers with an untrusted certificate.
 
-use std::io;
+use std::io::{self, BufReader, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustls::crypto::ring;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::{ALL_VERSIONS, ServerConfig, ServerConnection, StreamOwned};
 
+use super::post::{acknowledged, request};
 use super::websocket::echo_compressed;
 use super::{load, server};
 
@@ -53,6 +55,23 @@ impl Certificate {
     fn compressed_echo(&self) -> SocketAddr {
         let config = Arc::clone(&self.config);
         server(move |_, stream| echo_compressed(&mut accept(stream, &config)?, |_, _| {}))
+    }
+
+    /// Acknowledges events that are posted.
+    fn events(&self) -> SocketAddr {
+        let (config, events) = (Arc::clone(&self.config), AtomicU64::new(0));
+        server(move |_, stream| {
+            let mut stream = BufReader::new(accept(stream, &config)?);
+            while let Some((head, _)) = request(&mut stream)? {
+                let answer = acknowledged(events.fetch_add(1, Ordering::SeqCst));
+                stream.get_mut().write_all(answer.as_bytes())?;
+                if head.iter().any(|line| line == "Connection: close") {
+                    break;
+                }
+            }
+            stream.get_mut().conn.send_close_notify();
+            stream.get_mut().flush()
+        })
     }
 }
 
@@ -107,6 +126,23 @@ fn a_compressed_echo_over_tls() {
     run.is_clean();
     assert_eq!(run.number("/connections/opened"), 3.0);
     assert!(run.number("/messages/received") > 3.0, "{}", run.stdout);
+}
+
+#[test]
+fn events_over_tls() {
+    let certificate = Certificate::new("post");
+    let file = certificate.file.display();
+    let options = format!(
+        "--path /events/s/t --payload 20000 --connections 3 --seconds 0.4 --warm-up 0.1 --tls {file}"
+    );
+    let run = load("post", certificate.events(), &options);
+    run.is_clean();
+    assert_eq!(run.number("/connections/opened"), 3.0);
+    assert!(run.number("/posts/acknowledged") > 3.0, "{}", run.stdout);
+    let run = load("post", certificate.events(), &(options + " --per-connection"));
+    run.is_clean();
+    assert!(run.number("/posts/acknowledged") > 3.0, "{}", run.stdout);
+    assert_eq!(run.number("/posts/acknowledged"), run.number("/connections/opened"));
 }
 
 #[test]

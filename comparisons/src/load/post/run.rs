@@ -27,8 +27,8 @@ const CHECK_EVERY: Duration = Duration::from_millis(50);
 /// all the time.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The size of one read. Answers are short.
-const SCRATCH_BYTES: usize = 16 * 1024;
+/// The size of one read. Answers are short, but TLS reads only where there is room for several records.
+const SCRATCH_BYTES: usize = 128 * 1024;
 
 const EVENTS_MAX: usize = 1024;
 
