@@ -119,8 +119,7 @@ impl Unwind {
                 .zip(registers.words.windows(2))
                 .filter(|(_, pair)| self.is_code(pair[1]))
         };
-        let module = self.modules.iter().find(|module| module.range.contains(&last));
-        let function = module.and_then(|module| module.function(last));
+        let function = self.module(last).and_then(|module| module.function(last));
         let calls_last = |pair: &[u64]| {
             function.is_some() && memory.and_then(|it| called_function(it, pair[1])) == function
         };
@@ -140,8 +139,12 @@ impl Unwind {
         best
     }
 
+    fn module(&self, address: u64) -> Option<&Module> {
+        self.modules.iter().find(|module| module.range.contains(&address))
+    }
+
     fn is_code(&self, address: u64) -> bool {
-        self.modules.iter().any(|module| module.range.contains(&address))
+        self.module(address).is_some()
     }
 
     /// How many frames come before the first whose address is no code.
@@ -182,8 +185,7 @@ impl Unwind {
         let text = crate::proc::read("/proc/self/maps").unwrap_or_default();
         let before = self.modules.len();
         for mapping in maps::parse(&text).filter(|mapping| mapping.is_executable) {
-            let is_known =
-                self.modules.iter().any(|module| module.range.contains(&mapping.range.start));
+            let is_known = self.is_code(mapping.range.start);
             if is_known || self.modules.len() == MODULES_MAX || !mapping.path.starts_with('/') {
                 continue;
             }
@@ -281,6 +283,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::proc::thread::{Syscall, parse_syscall};
     use crate::stack::{Stacks, ThreadRef};
 
     #[inline(never)]
@@ -299,17 +302,13 @@ mod tests {
             waits(&ended);
         });
         let thread = receiver.recv().unwrap();
-        let syscall = format!("/proc/self/task/{}/syscall", thread.tid);
-        let (pc, sp) = loop {
-            let text = std::fs::read_to_string(&syscall).unwrap();
-            let fields: Vec<_> = text.split_whitespace().collect();
-            let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).unwrap();
-            if let [number, .., sp, pc] = fields[..]
-                && number.parse() == Ok(libc::SYS_futex)
-            {
-                break (hex(pc), hex(sp));
+        let file = format!("/proc/self/task/{}/syscall", thread.tid);
+        let Syscall { pc, sp, .. } = loop {
+            let syscall = parse_syscall(&std::fs::read_to_string(&file).unwrap());
+            match syscall.filter(|syscall| syscall.number == libc::SYS_futex) {
+                Some(syscall) => break syscall,
+                None => std::thread::yield_now(),
             }
-            std::thread::yield_now();
         };
         let stacks = Stacks::new(0);
         let mut registers = stacks.copy_blocked(&thread, pc, sp).unwrap();
