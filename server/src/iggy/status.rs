@@ -88,7 +88,7 @@ pub enum Status {
     ConsumerGroupMemberNotFound = 5006,
     /// There are as many consumer groups, or memberships of them, as there may be.
     CannotCreateConsumerGroup = 5007,
-    /// The store of messages does not answer, or has no room in time. No message is stored.
+    /// The store of messages, or the worker that has it, does not answer or has no room in time. No message is stored.
     TaskTimeout = 12001,
 }
 

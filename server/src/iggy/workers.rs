@@ -24,7 +24,7 @@ use super::storage::REFRESH_INTERVAL;
 use super::{Credentials, Status};
 use crate::metrics::WorkerMetrics;
 
-/// The most hops that wait in the queue. Connections whose commands find it full wait for room. Each is a few
+/// The most hops that wait in the queue. Connections whose commands find it full wait for room, for [`HOP_TIME_MAX`]. Each is a few
 /// hundred bytes; the messages of a batch are reserved in the account of its connection until it is answered: the task of
 /// a connection waits for that although its client has gone.
 const HOPS_MAX: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
@@ -159,8 +159,8 @@ impl Iggy {
     /// Executes a command of a client, here or at the worker with the broker.
     ///
     /// # Errors
-    /// The command is refused. [`Disconnected`](Status::Disconnected): the broker closes, or its worker has
-    /// ended.
+    /// The command is refused. [`TaskTimeout`](Status::TaskTimeout): the worker with the broker has had no room for it for
+    /// [`HOP_TIME_MAX`]. [`Disconnected`](Status::Disconnected): the broker closes, or its worker has ended.
     ///
     /// # Cancellation
     /// The command may be executed or not. A batch is in memory until then: drop the future only with the whole worker,
@@ -177,17 +177,14 @@ impl Iggy {
         {
             return broker.execute(client, command, bytes_max).await;
         }
-        let hop = |answer| Hop::Execute { client, command, bytes_max, answer };
-        self.ask::<C, _>(hop).await.unwrap_or(Err(Status::Disconnected))
+        self.ask::<C, _>(|answer| Hop::Execute { client, command, bytes_max, answer }).await?
     }
 
     /// Appends a batch that did not come over Iggy's protocol: [`Broker::append`], here or at the worker with the broker.
     ///
-    /// It waits at most [`APPEND_HOP_TIME_MAX`] for room in the queue of that worker. For the log it waits as long as that
-    /// takes: afterwards the batch may be appended, and nobody could say.
-    ///
     /// # Errors
-    /// [`Overloaded`](AppendError::Overloaded): nothing was appended. Those of `Broker::append`.
+    /// As for [`execute`](Self::execute), and those of `Broker::append`. After [`TaskTimeout`](Status::TaskTimeout) nothing was
+    /// appended.
     ///
     /// # Cancellation
     /// As for [`execute`](Self::execute).
@@ -195,29 +192,17 @@ impl Iggy {
         &self,
         to: SendMessagesHeader,
         batch: Batch,
-    ) -> Result<AppendedAt, AppendError> {
+    ) -> Result<AppendedAt, Status> {
         if let Some(broker) = &self.broker {
-            return broker.append(&to, batch).await.map_err(AppendError::Refused);
+            return broker.append(&to, batch).await;
         }
-        let (answer, mut answered) = channel(NonZeroUsize::MIN);
-        // Most find room, and need no timer.
-        if let Err(unsent) = self.hub.hops.try_send(Hop::Append { to, batch, answer }) {
-            let sending = pin!(self.hub.hops.send::<C>(unsent.into_value()));
-            match select(sending, C::sleep(APPEND_HOP_TIME_MAX)).await.first {
-                Some(Ok(())) => {}
-                Some(Err(_)) => return Err(AppendError::Refused(Status::Disconnected)),
-                None => return Err(AppendError::Overloaded),
-            }
-        }
-        let appended = answered.receive::<C>().await.unwrap_or(Err(Status::Disconnected));
-        appended.map_err(AppendError::Refused)
+        self.ask::<C, _>(|answer| Hop::Append { to, batch, answer }).await?
     }
 
     /// Finds a partition for a tail: [`Broker::find_tail`].
     ///
     /// # Errors
-    /// There is no such stream, topic or partition. [`Disconnected`](Status::Disconnected): the worker with the broker
-    /// has ended.
+    /// There is no such stream, topic or partition. Those of [`execute`](Self::execute).
     ///
     /// # Cancellation
     /// Safe.
@@ -225,14 +210,14 @@ impl Iggy {
         if let Some(broker) = &self.broker {
             return broker.find_tail(&place).await;
         }
-        let hop = |answer| Hop::FindTail { place, answer };
-        self.ask::<C, _>(hop).await.unwrap_or(Err(Status::Disconnected))
+        self.ask::<C, _>(|answer| Hop::FindTail { place, answer }).await?
     }
 
     /// Waits for messages, and reads some of them: [`Broker::tail`].
     ///
     /// # Errors
-    /// As there. [`Ended`](TailError::Ended): the worker with the broker has ended.
+    /// As there. [`Ended`](TailError::Ended): the worker with the broker has ended. [`Overloaded`](TailError::Overloaded): it
+    /// has had no room for the question for [`HOP_TIME_MAX`].
     ///
     /// # Cancellation
     /// Safe. The wait at the other worker ends too.
@@ -246,29 +231,36 @@ impl Iggy {
             return broker.tail(epoch, from, bytes_max).await;
         }
         let hop = |answer| Hop::Tail { epoch, from, bytes_max, answer };
-        self.ask::<C, _>(hop).await.unwrap_or(Err(TailError::Ended))
+        self.ask::<C, _>(hop).await.unwrap_or_else(|status| {
+            let is_busy = status == Status::TaskTimeout;
+            Err(if is_busy { TailError::Overloaded } else { TailError::Ended })
+        })
     }
 
-    /// Sends a hop, and waits for its answer. `None`: the broker has ended, or a panic has ended what was asked for.
-    async fn ask<C: Clock, T>(&self, hop: impl FnOnce(Sender<T>) -> Hop) -> Option<T> {
+    /// Sends a hop, and waits for its answer: at most [`HOP_TIME_MAX`] for room in the queue, and then as long as the broker
+    /// takes, because nobody could say whether a batch is appended that was not waited for.
+    ///
+    /// # Errors
+    /// [`TaskTimeout`](Status::TaskTimeout): the queue had no room, and the broker was not asked.
+    /// [`Disconnected`](Status::Disconnected): the broker has ended, or a panic has ended what was asked for.
+    async fn ask<C: Clock, T>(&self, hop: impl FnOnce(Sender<T>) -> Hop) -> Result<T, Status> {
         let (answer, mut answered) = channel(NonZeroUsize::MIN);
-        self.hub.hops.send::<C>(hop(answer)).await.ok()?;
-        answered.receive::<C>().await
+        // Most find room, and need no timer.
+        if let Err(unsent) = self.hub.hops.try_send(hop(answer)) {
+            let sending = pin!(self.hub.hops.send::<C>(unsent.into_value()));
+            match select(sending, C::sleep(HOP_TIME_MAX)).await.first {
+                Some(Ok(())) => {}
+                Some(Err(_)) => return Err(Status::Disconnected),
+                None => return Err(Status::TaskTimeout),
+            }
+        }
+        answered.receive::<C>().await.ok_or(Status::Disconnected)
     }
 }
 
-/// How long events may wait for room in the queue of the worker with the broker. Several times as long as a busy worker
-/// takes for a round of its tasks, and shorter than many clients wait for an answer.
-pub const APPEND_HOP_TIME_MAX: Duration = Duration::from_secs(5);
-
-/// Why a batch is not acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AppendError {
-    /// The worker with the broker has too much to do.
-    Overloaded,
-    /// The broker has refused it.
-    Refused(Status),
-}
+/// How long a hop may wait for room in the queue of the worker with the broker. Several times as long as a busy worker takes
+/// for a round of its tasks, and shorter than many clients wait for an answer.
+pub const HOP_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// How often the retention of topics is enforced. A topic may keep what was appended meanwhile beyond its limit.
 const RETENTION_PERIOD: Duration = Duration::from_secs(10);
@@ -365,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn events_wait_for_room_in_the_queue_and_not_for_ever() {
+    fn hops_wait_for_room_in_the_queue_and_not_for_ever() {
         owned_io_sim::block_on(async {
             let credentials = Credentials::new("iggy".into(), "secret".into()).unwrap();
             let hub = Arc::new(Hub::new(credentials));
@@ -390,19 +382,30 @@ mod tests {
             Sim::sleep(Duration::from_secs(1)).await;
             assert_eq!(hub.waiting(), HOPS_MAX.get());
             let began = Sim::now();
-            assert_eq!(append().await.unwrap(), Err(AppendError::Overloaded));
-            assert_eq!((Sim::now() - began).as_secs(), APPEND_HOP_TIME_MAX.as_secs());
+            let appended = append();
+            let place = TailPlace {
+                stream: WireIdentifier::numeric(0),
+                topic: WireIdentifier::numeric(0),
+                partition: 0,
+            };
+            let (executing, finding) = (Rc::clone(&iggy), Rc::clone(&iggy));
+            let executed =
+                Sim::spawn(async move { executing.execute::<Sim>(1, Command::GetStreams, 0).await });
+            let found = Sim::spawn(async move { finding.find_tail::<Sim>(place).await });
+            assert_eq!(appended.await.unwrap(), Err(Status::TaskTimeout));
+            assert_eq!(executed.await.unwrap().unwrap_err(), Status::TaskTimeout);
+            assert_eq!(found.await.unwrap().unwrap_err(), Status::TaskTimeout);
+            assert_eq!((Sim::now() - began).as_secs(), HOP_TIME_MAX.as_secs());
             // This one gets room in time.
             let late = append();
-            Sim::sleep(APPEND_HOP_TIME_MAX / 2).await;
+            Sim::sleep(HOP_TIME_MAX / 2).await;
             let environment = Environment::of::<Sim>();
             let storage = Box::new(MemoryStorage::new(1 << 20, environment.now));
             let clients = hub.clients().clone();
             let broker = Broker::new(storage, clients, environment, Node::default());
             let _owner = Iggy::with_broker::<Sim>(hub, broker);
             for answered in queued.into_iter().chain([late]) {
-                let refused = AppendError::Refused(Status::StreamIdNotFound);
-                assert_eq!(answered.await.unwrap(), Err(refused));
+                assert_eq!(answered.await.unwrap(), Err(Status::StreamIdNotFound));
             }
         });
     }

@@ -91,7 +91,6 @@ use crate::config::Limits;
 use crate::context::Context;
 use crate::iggy::broker::AppendedAt;
 use crate::iggy::messages::Batch;
-use crate::iggy::workers::AppendError;
 use crate::iggy::{Environment, Status};
 
 /// After how many seconds a client that was answered 503 may try again.
@@ -203,12 +202,8 @@ async fn read_batch<R: Runtime>(
 }
 
 /// The answer for a batch that is not acknowledged.
-fn refusal(error: AppendError, request: &EventsRequest) -> Refusal {
+fn refusal(status: Status, request: &EventsRequest) -> Refusal {
     let SendMessagesHeader { stream_id, topic_id, partitioning, .. } = &request.to;
-    let status = match error {
-        AppendError::Overloaded => return (503, "the server has too much to do\n".into()),
-        AppendError::Refused(status) => status,
-    };
     match (status, partitioning) {
         (Status::StreamIdNotFound, _) => unknown("stream", stream_id),
         (Status::TopicIdNotFound, _) => unknown("topic", topic_id),
