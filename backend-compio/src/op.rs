@@ -21,7 +21,7 @@ use compio_driver::op::{Interest, PollOnce, Recv, RecvFlags, Send, SendFlags};
 use compio_driver::{Extra, OpCode, OpEntry};
 use compio_runtime::{Runtime, submit};
 use io_uring::{opcode, types};
-use owned_io::{BufResult, IoBuf, IoBufExt, IoBufMut, IoVec, TRANSFER_BYTES_MAX};
+use owned_io::{BufResult, IoBuf, IoBufExt, IoBufMut, IoVec, TRANSFER_BYTES_MAX, coop};
 use owned_io_os as os;
 
 /// Receives into `buf` from its start, and sets its exact length. `buf` has capacity.
@@ -39,9 +39,10 @@ pub(crate) async fn recv<B: IoBufMut>(fd: &Rc<OwnedFd>, buf: B) -> BufResult<usi
 
 /// Sends the first bytes of `buf`, which is not empty.
 pub(crate) async fn send<B: IoBuf>(fd: &Rc<OwnedFd>, buf: B) -> BufResult<usize, B> {
-    let op = Send::new(Rc::clone(fd), Writing(buf), SendFlags::NOSIGNAL);
+    let writing = Writing { buf, bytes_max: coop::write_bytes_max() };
+    let op = Send::new(Rc::clone(fd), writing, SendFlags::NOSIGNAL);
     let (result, Tracked(op)) = submit(Tracked(op)).await.into();
-    let Writing(buf) = op.into_inner();
+    let Writing { buf, .. } = op.into_inner();
     BufResult(result.map_err(os_error), buf)
 }
 
@@ -241,13 +242,16 @@ impl<B: IoBufMut> compio_buf::IoBufMut for Reading<B> {
     }
 }
 
-/// A buffer that compio writes from. compio sees its initialised bytes.
-struct Writing<B>(B);
+/// A buffer that compio writes from. compio sees its initialised bytes, at most `bytes_max`.
+struct Writing<B> {
+    buf: B,
+    bytes_max: usize,
+}
 
 impl<B: IoBuf> compio_buf::IoBuf for Writing<B> {
     fn as_init(&self) -> &[u8] {
-        let bytes = self.0.buf_bytes();
-        &bytes[..bytes.len().min(TRANSFER_BYTES_MAX)]
+        let bytes = self.buf.buf_bytes();
+        &bytes[..bytes.len().min(self.bytes_max)]
     }
 }
 

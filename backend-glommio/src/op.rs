@@ -84,7 +84,7 @@ impl Tcp {
     ///
     /// Call it after a failed attempt. It makes two system calls more than an attempt.
     pub(crate) fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let bytes = &bytes[..bytes.len().min(TRANSFER_BYTES_MAX)];
+        let bytes = &bytes[..bytes.len().min(coop::write_bytes_max())];
         // glommio's attempt lacks MSG_NOSIGNAL.
         let blocked = SigpipeBlocked::new();
         let polled = Pin::new(&mut *self.tcp.borrow_mut()).poll_write(cx, bytes);

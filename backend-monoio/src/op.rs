@@ -10,7 +10,7 @@ use std::{fmt, io};
 
 use monoio::io::{AsyncReadRent, AsyncWriteRent};
 use monoio::net::TcpStream;
-use owned_io::{IoBuf, IoBufMut, TRANSFER_BYTES_MAX};
+use owned_io::{IoBuf, IoBufMut, TRANSFER_BYTES_MAX, coop};
 
 use held::Held;
 pub(crate) use held::free_kept;
@@ -47,16 +47,20 @@ unsafe impl<B: IoBufMut> monoio::buf::IoBufMut for Reading<B> {
     }
 }
 
-/// A buffer to be written, as monoio sees it.
-pub(crate) struct Writing<B: 'static>(Held<B>);
+/// A buffer to be written by one write, as monoio sees it: at most `bytes_max` of its bytes.
+pub(crate) struct Writing<B: 'static> {
+    held: Held<B>,
+    bytes_max: usize,
+}
 
 impl<B> Writing<B> {
-    pub(crate) const fn new(buf: B) -> Self {
-        Self(Held::new(buf))
+    /// Of a write that begins in this poll.
+    pub(crate) fn new(buf: B) -> Self {
+        Self { held: Held::new(buf), bytes_max: coop::write_bytes_max() }
     }
 
     pub(crate) fn into_inner(self) -> B {
-        self.0.into_inner()
+        self.held.into_inner()
     }
 }
 
@@ -65,11 +69,11 @@ impl<B> Writing<B> {
 // buffer is dropped (2); the length is cut, never stretched.
 unsafe impl<B: IoBuf> monoio::buf::IoBuf for Writing<B> {
     fn read_ptr(&self) -> *const u8 {
-        self.0.get_ref().buf_ptr()
+        self.held.get_ref().buf_ptr()
     }
 
     fn bytes_init(&self) -> usize {
-        self.0.get_ref().buf_len().min(TRANSFER_BYTES_MAX)
+        self.held.get_ref().buf_len().min(self.bytes_max)
     }
 }
 

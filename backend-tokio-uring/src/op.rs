@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use io_uring::{cqueue, opcode, squeue, types};
-use owned_io::{BufResult, IoBuf, IoBufMut, IoVec, TRANSFER_BYTES_MAX};
+use owned_io::{BufResult, IoBuf, IoBufMut, IoVec, TRANSFER_BYTES_MAX, coop};
 use owned_io_os as os;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -24,7 +24,7 @@ use tokio_uring::{InFlightOneshot, OneshotOutputTransform, UnsubmittedOneshot};
 
 /// Receives into `buf` from its start, and sets its exact length. `buf` has capacity.
 pub(crate) async fn recv<B: IoBufMut>(fd: &Rc<OwnedFd>, mut buf: B) -> BufResult<usize, B> {
-    let capacity = transfer_len(buf.buf_capacity());
+    let capacity = buf.buf_capacity().min(TRANSFER_BYTES_MAX) as u32;
     let entry = opcode::Recv::new(target(fd), buf.buf_mut_ptr(), capacity).build();
     // SAFETY: 1. It writes at most `capacity` bytes to the buffer's memory, which stays where it is while the buffer
     // moves (rule 2 of `IoBufMut`). 2. and 3. The descriptor and the buffer are held.
@@ -39,7 +39,7 @@ pub(crate) async fn recv<B: IoBufMut>(fd: &Rc<OwnedFd>, mut buf: B) -> BufResult
 
 /// Sends the first bytes of `buf`, which is not empty.
 pub(crate) async fn send<B: IoBuf>(fd: &Rc<OwnedFd>, buf: B) -> BufResult<usize, B> {
-    let len = transfer_len(buf.buf_len());
+    let len = buf.buf_len().min(coop::write_bytes_max()) as u32;
     let send = opcode::Send::new(target(fd), buf.buf_ptr(), len);
     let entry = send.flags(libc::MSG_NOSIGNAL).build();
     // SAFETY: 1. It reads `len` initialised bytes, which stay where they are while the buffer moves
@@ -218,8 +218,4 @@ unsafe fn submit<D: Unpin + 'static>(
 
 fn target(fd: &Rc<OwnedFd>) -> types::Fd {
     types::Fd(fd.as_raw_fd())
-}
-
-fn transfer_len(len: usize) -> u32 {
-    len.min(TRANSFER_BYTES_MAX) as u32
 }

@@ -56,7 +56,7 @@ pub trait Completion: AsFd + Debug + Sized + 'static {
     async fn recv<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B>;
 
     /// Sends the first bytes of `buf`, which is not empty, and raises no SIGPIPE. Sends at most
-    /// [`TRANSFER_BYTES_MAX`](owned_io::TRANSFER_BYTES_MAX) bytes.
+    /// [`coop::write_bytes_max`] bytes.
     async fn send<B: IoBuf>(&self, buf: B) -> BufResult<usize, B>;
 
     /// Sends the next pieces of `bufs`, which is not empty, advances by the bytes sent, and raises no

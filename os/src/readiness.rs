@@ -126,7 +126,8 @@ impl<S: Readiness> Socket for ReadinessSocket<S> {
             return BufResult(Ok(0), buf);
         }
         let result = poll_fn(|cx| {
-            self.poll_io(cx, Interest::Read, capacity, || try_read(self.as_fd(), &mut buf))
+            let asked = capacity.min(TRANSFER_BYTES_MAX);
+            self.poll_io(cx, Interest::Read, asked, || try_read(self.as_fd(), &mut buf))
         })
         .await;
         BufResult(result, buf)
@@ -136,7 +137,8 @@ impl<S: Readiness> Socket for ReadinessSocket<S> {
         // Each attempt takes a buffer. All but the first are made only when the reactor reports something to read.
         poll_fn(move |cx| {
             let mut buf = None;
-            let result = self.poll_io(cx, Interest::Read, pool.buf_bytes(), || {
+            let asked = pool.buf_bytes().min(TRANSFER_BYTES_MAX);
+            let result = self.poll_io(cx, Interest::Read, asked, || {
                 try_read_pooled(self.as_fd(), pool).map(|read| buf.insert(read).len())
             });
             result.map_ok(|_| buf.expect("what was read is in a buffer"))
@@ -149,7 +151,8 @@ impl<S: Readiness> Socket for ReadinessSocket<S> {
             return BufResult(Ok(0), buf);
         }
         let result = poll_fn(|cx| {
-            self.poll_io(cx, Interest::Write, len, || try_write(self.as_fd(), buf.buf_bytes()))
+            let asked = len.min(coop::write_bytes_max());
+            self.poll_io(cx, Interest::Write, asked, || try_write(self.as_fd(), buf.buf_bytes()))
         })
         .await;
         BufResult(result, buf)
@@ -159,9 +162,9 @@ impl<S: Readiness> Socket for ReadinessSocket<S> {
         if bufs.bytes_left() == 0 {
             return BufResult(Ok(0), bufs);
         }
-        let len = bufs.bytes_next();
         let result = poll_fn(|cx| {
-            self.poll_io(cx, Interest::Write, len, || try_write_vectored(self.as_fd(), &mut bufs))
+            let asked = bufs.bytes_next();
+            self.poll_io(cx, Interest::Write, asked, || try_write_vectored(self.as_fd(), &mut bufs))
         })
         .await;
         BufResult(result, bufs)
@@ -202,7 +205,7 @@ impl<S: Readiness> ReadinessSocket<S> {
             }
             match transfer() {
                 Ok(n) => {
-                    let is_short = 0 < n && n < asked.min(TRANSFER_BYTES_MAX);
+                    let is_short = 0 < n && n < asked;
                     if is_short {
                         self.socket.clear_ready(interest);
                     }

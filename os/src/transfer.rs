@@ -59,7 +59,7 @@ pub fn try_peek(fd: BorrowedFd<'_>) -> io::Result<bool> {
 /// # Errors
 /// [`WouldBlock`](io::ErrorKind::WouldBlock) when it takes none, and those of send(2).
 pub fn try_write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
-    let bytes = &bytes[..bytes.len().min(TRANSFER_BYTES_MAX)];
+    let bytes = &bytes[..bytes.len().min(coop::write_bytes_max())];
     let n = send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
     let n = check_written(n)?;
     coop::consume_transfer(n);

@@ -33,19 +33,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::Clock;
+use crate::{Clock, LONE_WRITE_BYTES_MAX, TRANSFER_BYTES_MAX};
 
 /// The work that a task may do in one poll, in nanoseconds.
 ///
 /// 50 µs: with fifty tasks that always have work, a new client waits 2.5 ms. A yield costs a twentieth of
 /// the budget. The last piece of work may exceed the budget, usually by at most 50 µs: the time of the
-/// largest [transfer](crate::TRANSFER_BYTES_MAX).
+/// largest [transfer](crate::TRANSFER_BYTES_MAX). While no other task has work, it may be 200 µs
+/// ([`LONE_WRITE_BYTES_MAX`]).
 pub const POLL_BUDGET_NANOS: u32 = 50_000;
 
 thread_local! {
     /// The rest of the budget of the current poll on this thread, in nanoseconds. Negative if the last piece
     /// of work exceeded it.
     static LEFT: Cell<i64> = const { Cell::new(POLL_BUDGET_NANOS as i64) };
+
+    /// The task that was polled last on this thread, and whether it was the one before that, too.
+    static LAST_TASK: Cell<u64> = const { Cell::new(NO_TASK) };
+    static IS_ALONE: Cell<bool> = const { Cell::new(false) };
 
     /// The polls of tasks on this thread, if somebody asked for them.
     static POLLS: OnceCell<Arc<AtomicU64>> = const { OnceCell::new() };
@@ -88,6 +93,29 @@ pub async fn yield_if_exhausted<C: Clock>() {
     }
 }
 
+/// The most bytes that a write of this poll passes to the kernel. Backends ask it when they begin a write.
+///
+/// It is [`TRANSFER_BYTES_MAX`], and [`LONE_WRITE_BYTES_MAX`] if the task is alone: it was also the last one that was
+/// polled before, so no other was ready in between. A task that was not started by
+/// [`Executor::spawn`](crate::Executor::spawn) is taken for the one that was polled before it.
+#[inline]
+pub fn write_bytes_max() -> usize {
+    if IS_ALONE.get() { LONE_WRITE_BYTES_MAX } else { TRANSFER_BYTES_MAX }
+}
+
+/// Begins a poll of the task with this id, with a new budget. Each task of a thread has another one.
+#[inline]
+pub(crate) fn begin_poll(task: u64) {
+    IS_ALONE.set(LAST_TASK.replace(task) == task);
+    refill();
+}
+
+/// The id of a main future.
+pub(crate) const MAIN_TASK: u64 = 0;
+
+/// No task has this id.
+const NO_TASK: u64 = u64::MAX;
+
 /// Starts a new budget.
 ///
 /// [`Executor::spawn`](crate::Executor::spawn) calls it for each poll of its tasks, and
@@ -116,8 +144,9 @@ pub fn poll_counter() -> Arc<AtomicU64> {
 /// Adds a microsecond to the budget. Backends call it when an operation yields because the budget is used up.
 ///
 /// A task that was not started by [`Executor::spawn`](crate::Executor::spawn) has no [`refill`]. This way it
-/// also regains a budget.
+/// also regains a budget, and is not taken for one that is [alone](write_bytes_max) any more.
 pub fn handle_yield() {
+    IS_ALONE.set(false);
     LEFT.set(LEFT.get().saturating_add(1_000));
 }
 
@@ -144,6 +173,22 @@ mod tests {
         assert!(has_budget(), "the yields have paid for the excess");
         refill();
         assert_eq!(spent_nanos(), 0);
+    }
+
+    #[test]
+    fn a_task_that_is_polled_twice_in_a_row_may_write_more_until_it_yields() {
+        begin_poll(1);
+        assert_eq!(write_bytes_max(), TRANSFER_BYTES_MAX);
+        begin_poll(1);
+        assert_eq!(write_bytes_max(), LONE_WRITE_BYTES_MAX);
+        handle_yield();
+        assert_eq!(write_bytes_max(), TRANSFER_BYTES_MAX);
+        begin_poll(1);
+        assert_eq!(write_bytes_max(), LONE_WRITE_BYTES_MAX);
+        for task in [MAIN_TASK, 1, 2, 1] {
+            begin_poll(task);
+            assert_eq!(write_bytes_max(), TRANSFER_BYTES_MAX, "another task was polled");
+        }
     }
 
     #[test]

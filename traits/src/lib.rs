@@ -63,7 +63,7 @@ pub use runtime::{Clock, Executor, Random, Runtime, Tcp};
 pub use select::{Selected, select};
 pub use shutdown_after::{WithError, shutdown_after};
 pub use slice::{Slice, Spare};
-pub use stream::{ByteStream, ShutdownHandle, TRANSFER_BYTES_MAX};
+pub use stream::{ByteStream, LONE_WRITE_BYTES_MAX, ShutdownHandle, TRANSFER_BYTES_MAX};
 pub use task::{JoinError, JoinHandle, Panicked};
 pub use vectored::{IOV_MAX, IoVec};
 pub use worker::{StopSignal, Stopped, Worker, WorkerError, WorkersConfig};

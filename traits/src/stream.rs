@@ -8,10 +8,17 @@ use crate::{BufResult, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, Pool
 
 /// The most bytes that one read or write passes to the kernel. A larger buffer is used in part.
 ///
-/// The limit keeps one operation to about 50 µs, during which the thread does nothing else. It has a price: a task that
-/// sends as much as it can reaches 0.7 of the bandwidth that it has with 512 KiB. In return, fifty such tasks let a client
-/// wait for less than 10 ms.
+/// The limit keeps one operation to about 50 µs, during which the thread does nothing else. So fifty tasks that write as
+/// much as they can let a client wait for less than 10 ms. A task that is alone
+/// [may write more](LONE_WRITE_BYTES_MAX).
 pub const TRANSFER_BYTES_MAX: usize = 128 * 1024;
+
+/// The most bytes that one write passes to the kernel while [no other task](crate::coop::write_bytes_max) has work.
+///
+/// Such a write takes about 200 µs, for which a task that becomes ready meanwhile may wait: once, because then the writer
+/// is not alone. With [`TRANSFER_BYTES_MAX`] a task that sends as much as it can reaches 0.7 of this bandwidth, because
+/// the receiver is woken so much more often.
+pub const LONE_WRITE_BYTES_MAX: usize = 512 * 1024;
 
 /// A connection: it reads, writes and splits into halves. A [`ShutdownHandle`] ends it from elsewhere.
 ///

@@ -58,7 +58,7 @@ pub async fn run_main<C: Clock, F: Future>(future: F) -> Result<F::Output, Panic
     let _tasks = EndTasks { outer: RUNNING.with_borrow_mut(|running| take(&mut running.tasks)) };
     let mut future = pin!(CatchPanic::new(future));
     poll_fn(|cx| {
-        coop::refill();
+        coop::begin_poll(coop::MAIN_TASK);
         deadlines.poll(cx);
         future.as_mut().poll(cx)
     })
@@ -95,12 +95,13 @@ thread_local! {
 /// Bounded by the number of tasks.
 struct Running {
     tasks: BTreeMap<u64, Rc<dyn End>>,
+    /// Ids begin behind [`coop::MAIN_TASK`].
     last_id: u64,
 }
 
 impl Running {
     const fn new() -> Self {
-        Self { tasks: BTreeMap::new(), last_id: 0 }
+        Self { tasks: BTreeMap::new(), last_id: coop::MAIN_TASK }
     }
 
     fn insert(&mut self, task: Rc<dyn End>) -> u64 {
@@ -198,7 +199,7 @@ impl<F: Future> Future for Poller<F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        coop::refill();
+        coop::begin_poll(self.id);
         let mut future = self.task.future.borrow_mut();
         if future.is_running() {
             let mut waker = self.task.poller.borrow_mut();

@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::{fmt, mem};
 
-use crate::{IoBuf, TRANSFER_BYTES_MAX};
+use crate::{IoBuf, TRANSFER_BYTES_MAX, coop};
 
 /// The most pieces that one vectored write passes to the kernel: `IOV_MAX` of Linux
 /// (`include/uapi/linux/uio.h`, `UIO_MAXIOV`). Further operations write the rest.
@@ -129,12 +129,12 @@ impl<B: IoBuf> IoVec<B> {
     }
 
     /// The pieces for the next operation: the first that are left, at most [`IOV_MAX`] pieces and
-    /// [`TRANSFER_BYTES_MAX`] bytes.
+    /// [`coop::write_bytes_max`] bytes.
     ///
     /// For backends. The array and the bytes keep their address while the `IoVec` moves, until it is pushed
     /// to, advanced or cleared.
     pub fn as_io_slices(&self) -> &[IoSlice<'_>] {
-        self.as_io_slices_within(TRANSFER_BYTES_MAX)
+        self.as_io_slices_within(coop::write_bytes_max())
     }
 
     /// The pieces for the next operation, as [`as_io_slices`](Self::as_io_slices), but at most `bytes_max` bytes.

@@ -80,7 +80,7 @@ pub trait OwnedWrite {
     ///
     /// # Implementer notes
     /// Map a zero from the transport to [`WriteZero`](io::ErrorKind::WriteZero). Pass at most
-    /// [`TRANSFER_BYTES_MAX`](crate::TRANSFER_BYTES_MAX) bytes to the kernel at once.
+    /// [`coop::write_bytes_max`](crate::coop::write_bytes_max) bytes to the kernel at once.
     async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B>;
 
     /// Writes the bytes that are left in `bufs`, or the first of them, and returns it.

@@ -390,7 +390,9 @@ mod tests {
             };
             let (executing, finding) = (Rc::clone(&iggy), Rc::clone(&iggy));
             let executed =
-                Sim::spawn(async move { executing.execute::<Sim>(1, Command::GetStreams, 0).await });
+                Sim::spawn(
+                    async move { executing.execute::<Sim>(1, Command::GetStreams, 0).await },
+                );
             let found = Sim::spawn(async move { finding.find_tail::<Sim>(place).await });
             assert_eq!(appended.await.unwrap(), Err(Status::TaskTimeout));
             assert_eq!(executed.await.unwrap().unwrap_err(), Status::TaskTimeout);

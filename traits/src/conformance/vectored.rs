@@ -1,7 +1,7 @@
 //! Cases about vectored writes.
 
 use super::support::{expect_bytes, pair, pair_with, pattern, read_to_end, scaled, soon};
-use crate::{IOV_MAX, IoVec, OwnedWrite, OwnedWriteExt, Runtime, TRANSFER_BYTES_MAX};
+use crate::{IOV_MAX, IoVec, LONE_WRITE_BYTES_MAX, OwnedWrite, OwnedWriteExt, Runtime};
 
 /// "It is like a `write` of the concatenated pieces. After `Ok(n)`, `bufs` is already advanced by `n`."
 pub async fn write_keeps_the_order_and_advances<R: Runtime>() {
@@ -68,8 +68,8 @@ pub async fn write_takes_pieces_of_more_than_four_gibibytes<R: Runtime>() {
     let write = soon::<R, _>("a write", a.write_vectored(bufs));
     let (n, bufs) = write.await.into_result().unwrap();
     assert!(
-        (1..=TRANSFER_BYTES_MAX).contains(&n),
-        "expected a write of 1 to {TRANSFER_BYTES_MAX} bytes; seen: {n}"
+        (1..=LONE_WRITE_BYTES_MAX).contains(&n),
+        "expected a write of 1 to {LONE_WRITE_BYTES_MAX} bytes; seen: {n}"
     );
     assert_eq!(bufs.bytes_left(), before - n, "the bytes left after a write of {n}");
     a.shutdown().await.unwrap();
