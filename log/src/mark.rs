@@ -12,6 +12,9 @@
 //!
 //! It is written after the sync of the segment, and removed durably before the partition is open again. A mark that a
 //! failure leaves behind is harmless: a segment only grows, and so one with this salt and this length has these batches.
+//!
+//! What it says is checked where that is cheap: the end when the partition is opened, an entry of the index when a read
+//! begins with it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,8 +23,9 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use crc32c::crc32c;
 use owned_io::{File, Files, OpenMode, OwnedReadAtExt, OwnedWriteAtExt};
 
-use crate::format::{SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::segment::{INDEX_ENTRIES_MAX, IndexEntry};
+use crate::Error;
+use crate::format::{BatchHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::segment::{INDEX_ENTRIES_MAX, IndexEntry, SCAN_BYTES, Segment};
 
 /// The name of the file.
 pub(crate) const NAME: &str = "clean";
@@ -52,6 +56,44 @@ impl Mark {
             && self.base_offset == header.base_offset
             && self.timestamp >= header.timestamp
             && self.len == len
+    }
+
+    /// Whether the segment ends with the offset and the timestamp of the mark, by the headers of its batches. Reads those
+    /// from the last entry of the index on: about as many bytes as there are between two entries.
+    ///
+    /// # Errors
+    /// The segment cannot be read.
+    pub(crate) async fn is_confirmed_by<R: Files>(
+        &self,
+        segment: &Segment<R>,
+        file: &R::File,
+        header: &SegmentHeader,
+    ) -> Result<bool, Error> {
+        let (mut position, mut next_offset, mut timestamp) = match self.entries.last() {
+            Some(last) => (last.position, last.base_offset, last.timestamp),
+            None => (SEGMENT_HEADER_BYTES as u64, header.base_offset, header.timestamp),
+        };
+        // Each round goes on by at least one batch.
+        while position < self.len {
+            let wanted = SCAN_BYTES.min(self.len - position);
+            let bytes = segment.read(file, position, wanted).await?;
+            let mut at = 0;
+            while let Some(head) = bytes.get(at as usize..).and_then(<[u8]>::first_chunk) {
+                let batch = BatchHeader::decode(head, header.salt);
+                let follows = |batch: &BatchHeader| {
+                    batch.base_offset == next_offset && batch.timestamp >= timestamp
+                };
+                let Some(batch) = batch.filter(follows) else { return Ok(false) };
+                (next_offset, timestamp) = (batch.next_offset(), batch.timestamp);
+                at += batch.stored_len();
+            }
+            if at == 0 {
+                return Ok(false); // less than a header is left
+            }
+            position += at;
+        }
+        let end = (position, next_offset, timestamp);
+        Ok(end == (self.len, self.next_offset, self.timestamp))
     }
 
     /// The mark of a directory. `None` if there is none, and if it is damaged, of another version, or cannot be read.

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use bytes::Bytes;
 use owned_io::{Files, coop};
 
-use crate::format::{BATCH_HEADER_BYTES, BatchHeader, payload_crc};
-use crate::segment::{Metadata, Opened, Segment, Target};
+use crate::format::{BATCH_HEADER_BYTES, BatchHeader, SEGMENT_HEADER_BYTES, payload_crc};
+use crate::segment::{IndexEntry, Metadata, Opened, Segment, Target};
 use crate::shared::{Shared, State};
 use crate::{Batch, Error};
 
@@ -158,15 +158,40 @@ async fn read_segment<R: Files>(
     bytes_max: usize,
     batch_bytes_max: usize,
 ) -> Result<Vec<Batch>, Error> {
-    let Metadata { header: segment_header, index, long_batch } = &*opened.metadata;
-    let mut position = index.borrow().seek(target);
+    let index = &opened.metadata.index;
+    // Each round but the last makes the index shorter.
+    loop {
+        let entry = index.borrow().seek(target);
+        let found = read_from(segment, opened, entry, target, bytes_max, batch_bytes_max).await?;
+        match (found, entry) {
+            // After a clean end the index is from a file, and that lies; or the batch is damaged, which the read from an
+            // earlier one tells.
+            (None, Some(entry)) => index.borrow_mut().remove(entry),
+            (found, _) => return Ok(found.unwrap_or_default()),
+        }
+    }
+}
+
+/// The batches of a segment from the target on. Reads from the batch of the index on that `entry` is about, or from the
+/// first one. `None`: the entry is about another batch than is there.
+async fn read_from<R: Files>(
+    segment: &Segment<R>,
+    opened: &Opened<R>,
+    entry: Option<IndexEntry>,
+    target: Target,
+    bytes_max: usize,
+    batch_bytes_max: usize,
+) -> Result<Option<Vec<Batch>>, Error> {
+    let Metadata { header: segment_header, long_batch, .. } = &*opened.metadata;
+    let mut position = entry.map_or(SEGMENT_HEADER_BYTES as u64, |entry| entry.position);
+    let mut next_offset = entry.map_or(segment.base_offset, |entry| entry.base_offset);
+    let mut unconfirmed = entry;
     let at_once = (bytes_max as u64).clamp(READ_BYTES_MIN, READ_BYTES_MAX);
     let mut needed = long_batch
         .get()
         .min(BATCH_HEADER_BYTES.saturating_add(batch_bytes_max) as u64)
         .min(LONG_READS_MAX * at_once);
     let len = segment.len.get();
-    let mut next_offset = segment.base_offset;
     let mut found = Vec::new();
     // Each round returns, goes on by at least one batch, or reads more of one.
     while position < len && found.is_empty() {
@@ -178,18 +203,24 @@ async fn read_segment<R: Files>(
             // The next read comes to the damage.
             let before_damage = |found: Vec<Batch>| match found.is_empty() {
                 true => Err(Error::corrupt(&segment.path, position + at)),
-                false => Ok(released(found, bytes.len())),
+                false => Ok(Some(released(found, bytes.len()))),
             };
             if found.len() == READ_BATCHES_MAX {
                 break;
             }
             coop::consume(HEADER_NANOS);
-            let Some(header) = BatchHeader::decode(head, segment_header.salt) else {
+            let header = BatchHeader::decode(head, segment_header.salt);
+            if let Some(entry) = unconfirmed.take()
+                && !header.is_some_and(|header| entry.agrees_with(&header))
+            {
+                return Ok(None);
+            }
+            let Some(header) = header else {
                 return before_damage(found);
             };
             let end = at + header.stored_len();
-            // Offsets go forward, and the batch ends within the segment.
-            if header.base_offset < next_offset || position + end > len {
+            // Offsets have no gap, and the batch ends within the segment.
+            if header.base_offset != next_offset || position + end > len {
                 return before_damage(found);
             }
             if target.skips(&header) {
@@ -222,11 +253,14 @@ async fn read_segment<R: Files>(
         }
         found = released(found, bytes.len());
         if at == 0 && needed == 0 {
+            if unconfirmed.is_some() {
+                return Ok(None);
+            }
             return Err(Error::corrupt(&segment.path, position)); // less than a header is left
         }
         position += at;
     }
-    Ok(found)
+    Ok(Some(found))
 }
 
 /// The batches of a read of `read_bytes` bytes, whose memory they share. If they are less than half of it, they are

@@ -131,7 +131,8 @@ async fn older<R: Files>(dir: &Path, bases: &[u64]) -> Result<VecDeque<Rc<Segmen
 /// Checks the batches of the last segment, and cuts it after the last whole one. Returns what it found, and the length
 /// before the cut. `None`: the segment was not created completely.
 ///
-/// Takes the mark instead, if it agrees with the segment. Then everything is on the disk, and no batch is read.
+/// Takes the mark instead, if it agrees with the segment. Then everything is on the disk, and the headers of the last
+/// batches are read alone.
 async fn recover<R: Files>(
     segment: &Segment<R>,
     config: &PartitionConfig,
@@ -150,7 +151,12 @@ async fn recover<R: Files>(
         }
         Err(error) => return Err(error),
     };
-    if let Some(mark) = mark.take_if(|mark| mark.agrees_with(&header, size)) {
+    let is_marked = mark.as_ref().is_some_and(|mark| mark.agrees_with(&header, size));
+    if is_marked
+        && let Some(found) = &*mark
+        && found.is_confirmed_by(segment, &file, &header).await?
+        && let Some(mark) = mark.take()
+    {
         let Mark { next_offset, timestamp, entries, .. } = mark;
         let index = Index::with_entries(config.segment_bytes, entries);
         segment.len.set(size);
@@ -161,6 +167,10 @@ async fn recover<R: Files>(
     let mut index = Index::new(config.segment_bytes);
     let scanned = scan(segment, &file, &header, size, &mut index).await?;
     if scanned.valid_len < size {
+        if is_marked {
+            // The mark was written when all of it was on the disk.
+            return Err(Error::corrupt(&segment.path, scanned.valid_len));
+        }
         check_tail(segment, &file, &header, &scanned, size).await?;
         let cut = file.set_len(scanned.valid_len).await;
         cut.map_err(|error| segment.io("cut", error))?;

@@ -16,8 +16,8 @@ use crate::format::{
 /// The most entries of an [`Index`]: 12 KiB. With segments of 128 MiB, a read scans at most 256 KiB of headers.
 pub(crate) const INDEX_ENTRIES_MAX: usize = 512;
 
-/// How much is read at once while an index is built, in bytes: the headers of some batches.
-const SCAN_BYTES: u64 = 64 * 1024;
+/// How much is read at once where only headers count, in bytes: those of some batches.
+pub(crate) const SCAN_BYTES: u64 = 64 * 1024;
 
 /// A segment of a partition.
 pub(crate) struct Segment<R: Files> {
@@ -67,6 +67,13 @@ pub(crate) struct IndexEntry {
     pub(crate) timestamp: u64,
 }
 
+impl IndexEntry {
+    /// Whether it is about the batch with this header.
+    pub(crate) const fn agrees_with(&self, header: &BatchHeader) -> bool {
+        self.base_offset == header.base_offset && self.timestamp == header.timestamp
+    }
+}
+
 /// What a read looks for.
 #[derive(Clone, Copy)]
 pub(crate) enum Target {
@@ -112,14 +119,18 @@ impl Index {
         }
     }
 
-    /// The position of a batch that is the target, or comes before it.
-    pub(crate) fn seek(&self, target: Target) -> u64 {
+    /// The last batch of the index that is the target, or comes before it. `None`: the target may be before the first.
+    pub(crate) fn seek(&self, target: Target) -> Option<IndexEntry> {
         let after = self.entries.partition_point(|entry| match target {
             Target::Offset(offset) => entry.base_offset <= offset,
             Target::Timestamp(timestamp) => entry.timestamp < timestamp,
         });
-        let entry = after.checked_sub(1).and_then(|before| self.entries.get(before));
-        entry.map_or(SEGMENT_HEADER_BYTES as u64, |entry| entry.position)
+        after.checked_sub(1).map(|before| self.entries[before])
+    }
+
+    /// Forgets a batch.
+    pub(crate) fn remove(&mut self, entry: IndexEntry) {
+        self.entries.retain(|other| *other != entry);
     }
 }
 

@@ -11,9 +11,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use common::{append, edit, expect_batches, open, scratch, segments, small};
+use common::{append, edit, expect_batches, open, payload, scratch, segments, small};
 use owned_io::{Clock, Files};
-use owned_io_log::{ErrorKind, Partition, PartitionConfig, ReadFrom, Recovered};
+use owned_io_log::{ErrorKind, Partition, PartitionConfig, ReadFrom, Recovered, SyncPolicy};
 use owned_io_sim::{Fault, FaultPlan, Sim, World, block_on, run, seeds};
 
 const SEGMENT_HEADER: u64 = 40;
@@ -191,6 +191,114 @@ fn a_stale_mark_is_ignored() {
             assert!(!recovered.was_closed, "{more} more");
             expect_batches(&log, numbers).await;
         }
+    });
+}
+
+/// Sets a field of a mark, and makes its CRC right.
+fn forge(mark: &mut [u8], at: usize, value: u64) {
+    mark[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    let crc = crc32c::crc32c(&mark[16..]);
+    mark[12..16].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn field(mark: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(mark[at..at + 8].try_into().unwrap())
+}
+
+/// No batch is passed over, and none is refused, whatever a mark says that is whole: about its end, or in its index.
+#[test]
+fn a_mark_that_lies_hides_no_batch() {
+    /// Where the fields are: the next offset and the timestamp of the end, and the entry with this number.
+    const NEXT: usize = 40;
+    const TIMESTAMP: usize = 48;
+    const fn entry(number: usize) -> usize {
+        56 + number * 24
+    }
+
+    block_on(async {
+        let mut config = small();
+        (config.segment_bytes, config.cache_bytes_max) = (1 << 20, 0);
+        let dir = scratch::<Sim>();
+        closed(&dir, config, 60).await;
+        let mut honest = Vec::new();
+        edit::<Sim>(&mark(&dir), |mark| honest.clone_from(mark)).await;
+        let entries = (honest.len() - 56) / 24;
+        assert!(entries >= 8, "{entries} entries");
+        log_of(&dir, config, true, 60).await;
+
+        // The end: it is found by the headers of the last batches.
+        for (at, change) in [(NEXT, 1), (NEXT, u64::MAX), (TIMESTAMP, 1), (TIMESTAMP, 1 << 40)] {
+            let mut lying = honest.clone();
+            forge(&mut lying, at, field(&honest, at).wrapping_add(change));
+            put(&mark(&dir), lying).await;
+            log_of(&dir, config, false, 60).await;
+        }
+        // An entry: its position is that of another batch, or within one; or it has another offset or time than the batch.
+        let last = entries - 1;
+        for number in [0, 3, last - 1] {
+            let at = entry(number);
+            let (here, next) = (field(&honest, at), field(&honest, at + 24));
+            for position in [here + 1, next - 1] {
+                let mut lying = honest.clone();
+                forge(&mut lying, at, position);
+                put(&mark(&dir), lying).await;
+                log_of(&dir, config, true, 60).await;
+            }
+            let mut lying = honest.clone();
+            forge(&mut lying, at + 8, field(&honest, at + 8) + 1);
+            put(&mark(&dir), lying).await;
+            log_of(&dir, config, true, 60).await;
+            let mut lying = honest.clone();
+            forge(&mut lying, at + 16, 0);
+            put(&mark(&dir), lying).await;
+            log_of(&dir, config, true, 60).await;
+        }
+        // A later batch under the offset of an earlier one, so that those between would be passed over.
+        let (mut lying, later) = (honest.clone(), field(&honest, entry(4)));
+        forge(&mut lying, entry(3), later);
+        forge(&mut lying, entry(4), later + 1);
+        put(&mark(&dir), lying).await;
+        log_of(&dir, config, true, 60).await;
+    });
+}
+
+/// A log with the batches `0..count`, which are found from each offset and each time on. Leaves it closed, with the mark that
+/// it had.
+async fn log_of(dir: &Path, config: PartitionConfig, was_closed: bool, count: u64) {
+    let (log, recovered) = open::<Sim>(dir, config).await;
+    assert_eq!((recovered.was_closed, recovered.cut_file.clone()), (was_closed, None));
+    for offset in 0..log.offsets().next {
+        let batches = log.read(ReadFrom::Offset(offset), 1).await.unwrap();
+        assert!((batches[0].base_offset..batches[0].next_offset()).contains(&offset), "{offset}");
+        let timestamp = batches[0].timestamp;
+        let later = log.read(ReadFrom::Timestamp(timestamp), 1).await.unwrap();
+        assert!(later[0].timestamp == timestamp && later[0].base_offset <= offset, "{offset}");
+    }
+    expect_batches(&log, 0..count).await;
+    log.close().await.unwrap();
+}
+
+async fn put(path: &Path, bytes: Vec<u8>) {
+    edit::<Sim>(path, |file| *file = bytes).await;
+}
+
+/// A whole mark says that the segment was on the disk up to its length.
+#[test]
+fn damage_at_the_end_that_a_mark_vouches_for_is_not_cut() {
+    block_on(async {
+        let dir = scratch::<Sim>();
+        let mut config = small();
+        config.sync = SyncPolicy::Never;
+        closed(&dir, config, 4).await;
+        let last = segments::<Sim>(&dir).await.pop().unwrap();
+        edit::<Sim>(&last, |bytes| {
+            let header = bytes.len() - payload(3).len() - 48;
+            bytes[header + 24] ^= 1;
+        })
+        .await;
+        let error = Partition::<Sim>::open(&dir, config).await.unwrap_err();
+        assert_eq!((error.kind(), error.path()), (ErrorKind::Corrupt, Some(&*last)));
+        assert!(has_mark(&dir).await, "nothing was changed");
     });
 }
 

@@ -95,7 +95,8 @@ async fn change_and_open(batches: u64, changes: Vec<[u8; 4]>) {
 }
 
 /// Changes a segment. The bytes are: which segment; what to do (the two high bits) and the high bits of a position; the
-/// low bits of the position; a value. Returns whether a header was forged with the right CRC.
+/// low bits of the position; a value. Returns whether the header of a batch was forged with the right CRC. A mark may be
+/// forged, too: that hides no batch.
 async fn change(paths: &[PathBuf], [which, what, position, value]: [u8; 4]) -> bool {
     let path = &paths[which as usize % paths.len()];
     let Ok(file) = Sim::open(path, OpenMode::Write).await else { return false };
@@ -112,6 +113,7 @@ async fn change(paths: &[PathBuf], [which, what, position, value]: [u8; 4]) -> b
         }
         1 => bytes.truncate(position),
         2 => bytes.extend(std::iter::repeat_n(position as u8, value.into())),
+        _ if path.ends_with("clean") => forge_mark(&mut bytes, position, value),
         _ => is_forged = forge(&mut bytes, position, value),
     }
     file.set_len(bytes.len() as u64).await.expect("it is cut");
@@ -132,6 +134,16 @@ fn forge(bytes: &mut [u8], position: usize, value: u8) -> bool {
     let crc = crc32c::crc32c(&header[8..]);
     header[4..8].copy_from_slice(&crc.to_le_bytes());
     true
+}
+
+/// Changes a byte of a mark, and makes the CRC right.
+fn forge_mark(mark: &mut [u8], position: usize, value: u8) {
+    if mark.len() <= 16 {
+        return;
+    }
+    mark[16 + position % (mark.len() - 16)] = value;
+    let crc = crc32c::crc32c(&mark[16..]);
+    mark[12..16].copy_from_slice(&crc.to_le_bytes());
 }
 
 fn count(number: u64) -> u32 {
