@@ -24,7 +24,7 @@ use super::storage::REFRESH_INTERVAL;
 use super::{Credentials, Status};
 use crate::metrics::WorkerMetrics;
 
-/// The most hops that wait in the queue. Connections whose commands find it full wait for room, for [`HOP_TIME_MAX`]. Each is a few
+/// The most hops that wait in the queue. Commands that find it full wait for room, for [`HOP_TIME_MAX`]. Each is a few
 /// hundred bytes; the messages of a batch are reserved in the account of its connection until it is answered: the task of
 /// a connection waits for that although its client has gone.
 const HOPS_MAX: NonZeroUsize = NonZeroUsize::new(1024).unwrap();
@@ -216,8 +216,7 @@ impl Iggy {
     /// Waits for messages, and reads some of them: [`Broker::tail`].
     ///
     /// # Errors
-    /// As there. [`Ended`](TailError::Ended): the worker with the broker has ended. [`Overloaded`](TailError::Overloaded): it
-    /// has had no room for the question for [`HOP_TIME_MAX`].
+    /// As there. [`Ended`](TailError::Ended): the worker with the broker has ended.
     ///
     /// # Cancellation
     /// Safe. The wait at the other worker ends too.
@@ -230,11 +229,11 @@ impl Iggy {
         if let Some(broker) = &self.broker {
             return broker.tail(epoch, from, bytes_max).await;
         }
-        let hop = |answer| Hop::Tail { epoch, from, bytes_max, answer };
-        self.ask::<C, _>(hop).await.unwrap_or_else(|status| {
-            let is_busy = status == Status::TaskTimeout;
-            Err(if is_busy { TailError::Overloaded } else { TailError::Ended })
-        })
+        // Who waits for messages may wait for room, too.
+        let (answer, mut answered) = channel(NonZeroUsize::MIN);
+        let hop = Hop::Tail { epoch, from, bytes_max, answer };
+        self.hub.hops.send::<C>(hop).await.map_err(|_| TailError::Ended)?;
+        answered.receive::<C>().await.unwrap_or(Err(TailError::Ended))
     }
 
     /// Sends a hop, and waits for its answer: at most [`HOP_TIME_MAX`] for room in the queue, and then as long as the broker

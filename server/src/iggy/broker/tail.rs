@@ -56,8 +56,6 @@ pub enum TailError {
     Unreadable,
     /// The worker with the broker has ended.
     Ended,
-    /// The worker with the broker has too much to do, and was not asked.
-    Overloaded,
 }
 
 impl Broker {

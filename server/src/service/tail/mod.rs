@@ -41,7 +41,7 @@
 //! | the partition, its topic or its stream is deleted; the server ends | a close as 1001 |
 //! | a message is longer than `--message-bytes-max` in JSON | a close as 1009. The binary subprotocol has room for it |
 //! | messages cannot be read | a close as 1011 |
-//! | there is no memory for a batch; the worker that has the log has too much to do | a close as 1013 |
+//! | there is no memory for a batch | a close as 1013 |
 //!
 //! The reason of such a close names the offset, so that a client can go on from there or behind it.
 //!
@@ -279,7 +279,7 @@ impl End {
             Self::Unread { error, .. } => match error {
                 TailError::Deleted | TailError::Ended => Some(CloseCode::GOING_AWAY),
                 TailError::Purged => CloseCode::new(4001),
-                TailError::TooLong(_) | TailError::Overloaded => Some(CloseCode::TRY_AGAIN),
+                TailError::TooLong(_) => Some(CloseCode::TRY_AGAIN),
                 TailError::Unreadable => Some(CloseCode::INTERNAL_ERROR),
             },
             Self::NoMemory { .. } => Some(CloseCode::TRY_AGAIN),
@@ -305,9 +305,6 @@ impl std::fmt::Display for End {
                 }
                 TailError::Unreadable => write!(f, "message {offset} cannot be read"),
                 TailError::Ended => write!(f, "the server ends before message {offset}"),
-                TailError::Overloaded => {
-                    write!(f, "the server has too much to do for message {offset}")
-                }
             },
             Self::NoMemory { offset } => write!(f, "no memory for message {offset}"),
         }

@@ -145,6 +145,7 @@ pub(super) fn not_found(place: &TailPlace, status: Status) -> Refusal {
         Status::TopicIdNotFound => unknown("topic", &place.topic),
         Status::PartitionNotFound => not_there("partition", &place.partition.to_string()),
         Status::Disconnected => (503, "the server is about to end\n".into()),
+        Status::TaskTimeout => (503, "the store does not answer, or has no room\n".into()),
         _ => (500, "the partition cannot be read\n".into()),
     }
 }
