@@ -8,7 +8,7 @@
 
 use std::io::IoSlice;
 
-use owned_io::{IoBuf, IoBufExt, IoBufMut, IoBufMutExt, IoVec, Spare};
+use owned_io::{FILE_TRANSFER_BYTES_MAX, IoBuf, IoBufExt, IoBufMut, IoBufMutExt, IoVec, Spare};
 
 use crate::stream::StreamEnd;
 use crate::trace::mix;
@@ -102,7 +102,8 @@ impl<B: IoBuf> Pieces for Single<B> {
 
 impl<B: IoBuf> Pieces for IoVec<B> {
     fn with<T>(&self, f: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
-        f(self.as_io_slices())
+        // The same at the beginning and at the end of a write: what a kernel takes of it is decided elsewhere.
+        f(self.as_io_slices_within(FILE_TRANSFER_BYTES_MAX))
     }
 }
 
