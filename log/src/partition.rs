@@ -197,7 +197,7 @@ impl<R: Runtime + Files> Partition<R> {
         self.handle.shared.request(Request::Flush)?.wait().await
     }
 
-    /// Removes all batches. The next offset is 0 again. It is durable when it returns.
+    /// Removes all batches. The next offset is 0 again. It is durable when it returns. A full disk is no failure.
     ///
     /// What was appended before is removed, although its append may be acknowledged after this call. Appends wait
     /// meanwhile.

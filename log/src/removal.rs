@@ -3,16 +3,17 @@
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use owned_io::{Files, Runtime};
+use owned_io::{File, Files, Runtime};
 
 use crate::format::SEGMENT_HEADER_BYTES;
 use crate::segment::Segment;
 use crate::shared::{BATCH_OVERHEAD_BYTES, Keep, Request};
 use crate::writer::Writer;
-use crate::{Error, Position, Retention, Trimmed, recovery};
+use crate::{Error, ErrorKind, Position, Retention, Trimmed, recovery};
 
 impl<R: Runtime + Files> Writer<R> {
-    /// Removes all segments, from the first on, and begins again at offset 0.
+    /// Removes all segments, from the first on, and begins again at offset 0. If there is no room for a segment, the next
+    /// batch begins it.
     pub(crate) async fn purge(&mut self) -> Result<(), Error> {
         let cached = {
             let state = &mut *self.shared.state.borrow_mut();
@@ -31,17 +32,27 @@ impl<R: Runtime + Files> Writer<R> {
         }
         let synced = R::sync_dir(dir).await;
         synced.map_err(|error| Error::failed("sync", dir, error))?;
-        let first = self.create(0, self.timestamp).await.map_err(Error::into_failed)?;
+        // It takes space while it is open, although it was removed. A read of it finds that it is none of the segments. An
+        // error: it is freed when the next segment is begun.
+        let _ = self.opened.file.set_len(0).await;
+        let first = match self.create(0, self.timestamp).await {
+            Ok(first) => Some(first),
+            Err(error) if error.kind() == ErrorKind::NoSpace => None,
+            Err(error) => return Err(error),
+        };
         {
             let state = &mut *self.shared.state.borrow_mut();
-            state.push_segment(Rc::clone(&first));
+            first.iter().for_each(|first| state.push_segment(Rc::clone(first)));
             state.assigned = Position { base_offset: 0, timestamp: self.timestamp };
             state.next = 0;
             // Appends wait for the last of them: it sets the next offset to 0 again.
             let is_purge = |request: &Request| matches!(request, Request::Purge(_));
             state.is_purging = state.queue.iter().any(is_purge);
         }
-        self.begin(first);
+        match first {
+            Some(first) => self.begin(first),
+            None => self.begin_later(),
+        }
         self.shared.room.notify();
         Ok(())
     }

@@ -33,7 +33,7 @@ const UNMARKED_PART: u64 = 128;
 pub(crate) struct Writer<R: Files> {
     pub(crate) shared: Rc<Shared<R>>,
     segment: Rc<Segment<R>>,
-    opened: Rc<Opened<R>>,
+    pub(crate) opened: Rc<Opened<R>>,
     /// The length of the segment with what was written but not acknowledged.
     pub(crate) len: u64,
     /// How much of the segment is on the disk.
@@ -420,6 +420,14 @@ impl<R: Runtime + Files> Writer<R> {
         self.synced_len = self.len;
         self.sync_at = None;
         self.is_ended = false;
+    }
+
+    /// All segments were removed, and there was no room for another one. The next batch begins it.
+    pub(crate) fn begin_later(&mut self) {
+        self.len = SEGMENT_HEADER_BYTES as u64;
+        self.synced_len = self.len;
+        self.sync_at = None;
+        self.is_ended = true;
     }
 }
 

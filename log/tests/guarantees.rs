@@ -84,6 +84,43 @@ fn a_segment_that_could_not_be_created_hides_nothing() {
     });
 }
 
+/// "A full disk is no failure" of a purge, also if there is no room for the first file of what comes next.
+#[test]
+fn a_purge_needs_no_room() {
+    run(seeds(30), async |world| {
+        let dir = scratch::<Sim>();
+        let host = world.main_host();
+        let (log, _) = open::<Sim>(&dir, small()).await;
+        for _ in 0..world.random(30) {
+            append_bytes(&log, 200).await.unwrap();
+        }
+        // Others take what the purge makes free, but for less than a header.
+        host.limit_disk(world.random(40));
+        for _ in 0..1 + world.random(2) {
+            log.purge().await.unwrap();
+            expect_each_offset(&log, 0).await;
+            log.flush().await.unwrap();
+            let error = append_bytes(&log, 100).await.expect_err("the disk is full");
+            assert_eq!(error.kind(), ErrorKind::NoSpace);
+        }
+        let is_reopened = world.random(2) == 0;
+        let mut log = log;
+        if is_reopened {
+            log.close().await.unwrap();
+            host.limit_disk(u64::MAX);
+            log = open::<Sim>(&dir, small()).await.0;
+        }
+        host.limit_disk(u64::MAX);
+        for offset in 0..30 {
+            assert_eq!(append_bytes(&log, 200).await.unwrap(), offset);
+        }
+        expect_each_offset(&log, 30).await;
+        log.close().await.unwrap();
+        expect_each_offset(&open::<Sim>(&dir, small()).await.0, 30).await;
+        Ok(())
+    });
+}
+
 /// "Batches get offsets in the order of these calls", also after purges that wait for each other.
 #[test]
 fn two_purges_at_once_give_no_offset_twice() {
