@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use bytes::BytesMut;
@@ -21,7 +21,8 @@ use iggy_binary_protocol::{
 };
 use tungstenite::{ClientRequestBuilder, Message, WebSocket};
 
-use super::server::{ENGINES, RUNTIMES, Server, assert_closed, ended, program};
+use super::metrics::scrape;
+use super::server::{ENGINES, PATIENCE, RUNTIMES, Server, assert_closed, ended, program};
 
 /// Several workers, so that some connections are not at the worker with the broker.
 #[test]
@@ -227,8 +228,11 @@ fn a_topic_for_which_there_are_no_descriptors_is_refused() {
     }
 }
 
-/// Batches with numbers, one after the other, until the server is killed at a random moment. `KILLS` says how often, on each
-/// runtime: 5 times without it.
+/// How many connections append to the partition at once.
+const WRITERS: usize = 3;
+
+/// Each connection sends its numbers, one after the other, until the server is killed at a random moment. Their batches
+/// share writes and syncs. `KILLS` says how often, on each runtime: 5 times without it.
 #[test]
 fn what_was_acknowledged_is_there_after_a_kill() {
     let kills = std::env::var("KILLS").map_or(5, |kills| kills.parse().expect("KILLS is a number"));
@@ -240,53 +244,95 @@ fn what_was_acknowledged_is_there_after_a_kill() {
             ["--iggy-password-file", password.0.to_str().unwrap()],
             ["--data", dir.0.to_str().unwrap()],
             ["--tcp", "127.0.0.1:0"],
+            ["--admin", "127.0.0.1:0"],
         ]
         .concat();
-        let (mut submitted, mut acknowledged) = (0, 0);
+        // How many messages of each connection are there, and how many were acknowledged over all rounds.
+        let (mut stored, mut acknowledged) = ([0; WRITERS], [0; WRITERS]);
         for round in 0..kills {
             // All messages are read after each kill: not too many.
             let is_new = round % 10 == 0;
             if is_new && round > 0 {
                 std::fs::remove_dir_all(&dir.0).unwrap();
-                submitted = 0;
+                stored = [0; WRITERS];
             }
             let server = Server::start(runtime, &options);
-            let mut client = Client::Tcp(server.connect(0));
-            assert_eq!(client.ask(LOGIN_USER_CODE, LOGIN), (0, vec![0; 4]));
-            if is_new {
-                client.create();
+            let mut clients = [(); WRITERS].map(|()| Client::Tcp(server.connect(0)));
+            for client in &mut clients {
+                assert_eq!(client.ask(LOGIN_USER_CODE, LOGIN), (0, vec![0; 4]));
             }
-            let first = submitted;
-            let sending = thread::spawn(move || {
-                (first..)
-                    .find(|&n| client.try_ask(SEND_MESSAGES_CODE, &batch(&numbered(n))).is_err())
-            });
+            if is_new {
+                clients[0].create();
+            }
+            let sending: Vec<_> = clients
+                .into_iter()
+                .enumerate()
+                .map(|(writer, client)| thread::spawn(move || send(client, writer, stored[writer])))
+                .collect();
+            if round == 0 {
+                wait_for_a_shared_write(&server);
+            }
             let delay = Duration::from_micros(RandomState::new().hash_one(round) % 200_000);
             thread::sleep(delay);
             drop(server); // kills it
-            let refused = sending.join().unwrap().unwrap();
+            let refused: Vec<_> = sending.into_iter().map(|it| it.join().unwrap()).collect();
 
             let server = Server::start(runtime, &options);
             let mut client = Client::Tcp(server.connect(0));
             assert_eq!(client.ask(LOGIN_USER_CODE, LOGIN), (0, vec![0; 4]));
-            let found = client.poll_to_end();
-            submitted = found.len() as u64;
+            let mut found = [0; WRITERS];
+            for payload in client.poll_to_end() {
+                let writer = usize::from(payload[0]);
+                assert!(payload == numbered(writer, found[writer]), "not {found:?}");
+                found[writer] += 1;
+            }
             // Shown when it fails.
             println!(
-                "{runtime}: killed after {delay:?}, {refused} acknowledged, {submitted} there"
+                "{runtime}: killed after {delay:?}, {refused:?} acknowledged, {found:?} there"
             );
-            acknowledged += refused - first;
-            assert!(found.into_iter().eq((0..submitted).map(numbered)));
-            assert!((refused..=refused + 1).contains(&submitted));
+            for (writer, refused) in refused.into_iter().enumerate() {
+                assert!((refused..=refused + 1).contains(&found[writer]));
+                acknowledged[writer] += refused - stored[writer];
+            }
+            stored = found;
         }
-        assert!(acknowledged > 0, "{runtime}: each kill came before the first batch");
+        assert!(acknowledged.iter().all(|&count| count > 0), "{runtime}: {acknowledged:?}");
         std::fs::remove_dir_all(&dir.0).unwrap();
     }
 }
 
-fn numbered(n: u64) -> Vec<u8> {
-    let len = 8 + n as usize * 7_919 % 60_000;
-    n.to_le_bytes().into_iter().cycle().take(len).collect()
+/// Sends messages from this number on. Returns the first number that is not acknowledged.
+fn send(mut client: Client, writer: usize, first: u64) -> u64 {
+    let is_lost = |&n: &u64| match client.try_ask(SEND_MESSAGES_CODE, &batch(&numbered(writer, n)))
+    {
+        Ok(answer) => {
+            assert_eq!(answer, (0, vec![]), "{n} is refused");
+            false
+        }
+        Err(_) => true,
+    };
+    (first..).find(is_lost).expect("the server is killed")
+}
+
+/// The message of a connection with this number. It begins with both.
+fn numbered(writer: usize, n: u64) -> Vec<u8> {
+    let len = 9 + n as usize * 7_919 % 60_000;
+    let head = [writer as u8].into_iter().chain(n.to_le_bytes());
+    head.cycle().take(len).collect()
+}
+
+/// Waits until one write, and one sync, has served several batches: otherwise the kills prove nothing about that.
+fn wait_for_a_shared_write(server: &Server) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let values = scrape(server, 1);
+        let groups = |of: &str| values[&format!("owned_io_log_group_batches_{of}")];
+        if groups("bucket{le=\"1\"}") < groups("count") {
+            return;
+        }
+        assert!(Instant::now() < until, "each batch has a write of its own");
+        thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
