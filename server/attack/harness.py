@@ -42,6 +42,10 @@ class Failed(Exception):
     """A case saw something other than it expects."""
 
 
+class Skipped(Exception):
+    """This machine does not permit what a case needs."""
+
+
 class Refused(Failed):
     """The server did not start. Holds its exit status, and its standard error."""
 
@@ -64,9 +68,10 @@ def first_line(text):
 class Server:
     """A server that runs, from `start` to `stop`."""
 
-    def __init__(self, setup, options=(), listeners=("http",), core=None, log=None):
-        """Starts the server. `log` is a file or a descriptor for its standard error; by default a new file."""
-        command = [str(setup.binary), "--runtime", setup.runtime]
+    def __init__(self, setup, options=(), listeners=("http",), core=None, log=None, launcher=()):
+        """Starts the server. `log` is a file or a descriptor for its standard error; by default a new file.
+        `launcher` is a command that becomes the command behind it."""
+        command = [*launcher, str(setup.binary), "--runtime", setup.runtime]
         if not any(option == "--workers" for option in options):
             command += ["--workers", "1"]
         for name in listeners:
@@ -197,6 +202,37 @@ class Server:
 
 def last_lines(text):
     return " / ".join(text.strip().splitlines()[-2:])
+
+
+@contextmanager
+def small_disk(directory, size_bytes):
+    """Mounts a tmpfs of this size on the directory. Yields a launcher for programs that see it, and the path by which
+    this program sees it.
+
+    It is in a mount namespace of its own, which ends with the last process in it: nothing stays mounted, however this
+    program ends. That needs root, or user namespaces.
+    """
+    mount = 'mount -t tmpfs -o "size=$1" none "$2" && echo mounted && exec cat'
+    refusals = []
+    for how in (["--mount"], ["--user", "--map-root-user", "--mount"]):
+        holder = subprocess.Popen(
+            ["unshare", *how, "sh", "-c", mount, "sh", str(size_bytes), str(directory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        with holder:  # ends its standard input, and waits for it
+            if holder.stdout.readline() != b"mounted\n":
+                refusals.append(first_line(holder.stderr.read().decode()))
+                continue
+            entered = [f"--{kind}=/proc/{holder.pid}/ns/{file}" for kind, file in (("user", "user"), ("mount", "mnt"))]
+            if "--user" in how:
+                launcher = ["nsenter", "--preserve-credentials", *entered]
+            else:
+                launcher = ["nsenter", entered[1]]
+            yield launcher, Path(f"/proc/{holder.pid}/root{directory}")
+            return
+    raise Skipped("no tmpfs can be mounted: " + "; ".join(refusals))
 
 
 @contextmanager

@@ -14,7 +14,8 @@ PING, LOGIN, LOGOUT = 1, 38, 39
 POLL, SEND, FLUSH = 100, 101, 102
 GET_OFFSET, STORE_OFFSET = 120, 121
 GET_STREAMS, CREATE_STREAM, DELETE_STREAM = 201, 202, 203
-CREATE_TOPIC, CREATE_PARTITIONS, CREATE_GROUP = 302, 402, 602
+CREATE_TOPIC, DELETE_TOPIC, PURGE_TOPIC = 302, 303, 305
+CREATE_PARTITIONS, CREATE_GROUP = 402, 602
 
 USER, PASSWORD = "iggy", "open sesame"
 
@@ -23,7 +24,7 @@ OK, INVALID_COMMAND, INVALID_FORMAT, FEATURE_UNAVAILABLE = 0, 3, 4, 5
 UNAUTHENTICATED, INVALID_CREDENTIALS, INVALID_SIZE = 40, 42, 80
 STREAM_NOT_FOUND, INVALID_STREAM_NAME = 1009, 1013
 TOPIC_NOT_FOUND, INVALID_TOPIC_NAME, TOO_MANY_PARTITIONS = 2010, 2014, 2015
-PARTITION_NOT_FOUND = 3007
+PARTITION_NOT_FOUND, TOPIC_FULL = 3007, 3009
 INVALID_COUNT, TOO_BIG_HEADERS, INVALID_INDEX, INVALID_MESSAGES = 4009, 4017, 4035, 4036
 
 
@@ -73,6 +74,14 @@ def create_stream(text):
 def create_topic(stream, text, partitions=1):
     fields = u32(partitions) + b"\1" + struct.pack("<QQ", 0, 0) + b"\1"
     return request(CREATE_TOPIC, stream + fields + name(text))
+
+
+def delete_topic(stream, topic):
+    return request(DELETE_TOPIC, stream + topic)
+
+
+def purge_topic(stream, topic):
+    return request(PURGE_TOPIC, stream + topic)
 
 
 def message(payload, payload_len=None, headers_len=0):

@@ -8,11 +8,25 @@ import struct
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from harness import Failed, Refused, Server, expect
-from iggy import OK, Client, by_name, create_stream, create_topic, message, options, poll, send
+from harness import MIB, Failed, Refused, Server, expect, small_disk
+from iggy import (
+    OK,
+    TOPIC_FULL,
+    Client,
+    by_name,
+    create_stream,
+    create_topic,
+    delete_topic,
+    message,
+    options,
+    poll,
+    purge_topic,
+    send,
+)
 from registry import case
 
 LISTENERS = ("tcp", "http")
@@ -32,8 +46,8 @@ def directory(ctx):
         shutil.rmtree(path)
 
 
-def start(ctx, data, *more):
-    return Server(ctx.setup, [*options(ctx.setup), "--data", str(data), *more], LISTENERS)
+def start(ctx, data, *more, launcher=()):
+    return Server(ctx.setup, [*options(ctx.setup), "--data", str(data), *more], LISTENERS, launcher=launcher)
 
 
 def create(server):
@@ -79,17 +93,25 @@ def check(server, acknowledged, submitted):
     return stored
 
 
+def send_next(iggy, partition, acknowledged, submitted):
+    """Sends the batch behind the acknowledged ones. Returns the status."""
+    first = acknowledged[partition]
+    count = 1 + first % 7
+    submitted[partition] = first + count
+    batch = [message(payload(partition, n)) for n in range(first, first + count)]
+    iggy.sock.sendall(send(*WHERE, batch, partition))
+    status, _ = iggy.receive()
+    if status == OK:
+        acknowledged[partition] = first + count
+    return status
+
+
 def produce(addr, partition, acknowledged, submitted):
     """Sends batches until the server is killed."""
     try:
         with Client(addr) as iggy:
-            while True:
-                first = acknowledged[partition]
-                count = 1 + first % 7
-                submitted[partition] = first + count
-                batch = [message(payload(partition, n)) for n in range(first, first + count)]
-                iggy.ask(send(*WHERE, batch, partition), OK)
-                acknowledged[partition] = first + count
+            while send_next(iggy, partition, acknowledged, submitted) == OK:
+                pass
     except (OSError, Failed):
         pass  # it was killed
 
@@ -239,3 +261,59 @@ def no_more(ctx):
         server = start(ctx, data)
         check(server, [n, 0, 0], [n + 1, 0, 0])
         server.stop()
+
+
+# Filled in a second. A tenth is for each of two topics, which are removed to make room.
+DISK_BYTES = 12 * MIB
+FILLERS = by_name("deleted"), by_name("purged")
+
+
+def fill(clients, acknowledged, submitted):
+    """All producers at once send until they are refused. Fails unless that is because the disk is full."""
+    statuses = [None] * PARTITIONS
+
+    def produce_until_refused(partition):
+        status = OK
+        while status == OK and acknowledged[partition] < 100_000:
+            status = send_next(clients[partition], partition, acknowledged, submitted)
+        statuses[partition] = status
+        clients[partition].ping()  # the connection goes on
+
+    with ThreadPoolExecutor(PARTITIONS) as pool:
+        for done in [pool.submit(produce_until_refused, partition) for partition in range(PARTITIONS)]:
+            done.result()
+    expect(set(statuses) == {TOPIC_FULL}, f"statuses {statuses}")
+
+
+@case("durability: a full disk (tmpfs)", "TopicFull, all else goes on, and so do appends once there is room", kind="waiting")
+def full_disk(ctx):
+    with directory(ctx) as mounted, small_disk(mounted, DISK_BYTES) as (launcher, seen):
+        data = mounted / "data"
+        server = start(ctx, data, "--fsync", "batch", launcher=launcher)
+        try:
+            create(server)
+            acknowledged, submitted = [0] * PARTITIONS, [0] * PARTITIONS
+            with Client(server.addr("tcp")) as other, ExitStack() as stack:
+                clients = [stack.enter_context(Client(server.addr("tcp"))) for _ in range(PARTITIONS)]
+                for filler in FILLERS:
+                    other.ask(create_topic(WHERE[0], filler[2:].decode()), OK)
+                    for _ in range(DISK_BYTES // 10 // 100_000):
+                        other.ask(send(WHERE[0], filler, [message(bytes(100_000))]), OK)
+                for make_room in (delete_topic, purge_topic):
+                    fill(clients, acknowledged, submitted)
+                    free = os.statvfs(seen).f_bavail * os.statvfs(seen).f_frsize
+                    # The longest batch of each producer may not fit.
+                    expect(free < PARTITIONS * 7 * 3100, f"{free} bytes are free")
+                    check(server, acknowledged, submitted)  # by a connection that begins now
+                    server.check()
+                    other.ask(make_room(WHERE[0], FILLERS[make_room is purge_topic]), OK)
+                    for partition, client in enumerate(clients):
+                        status = send_next(client, partition, acknowledged, submitted)
+                        expect(status == OK, f"status {status} although there is room again")
+                fill(clients, acknowledged, submitted)
+            server.kill()
+            server = start(ctx, data, launcher=launcher)  # the disk is still full
+            check(server, acknowledged, submitted)
+            server.check()
+        finally:
+            server.stop()
