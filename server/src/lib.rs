@@ -106,5 +106,6 @@ pub mod service;
 pub mod stalls;
 pub mod ticker;
 pub mod tls;
+pub mod usage;
 pub mod watch;
 mod worker;

@@ -75,6 +75,7 @@ fn run(mut config: Config) -> Result<Outcome, String> {
     config.ticker = Ticker::start(watch::period(config.limits))
         .map_err(|error| format!("cannot start the ticker: {error}"))?;
     config.application = Placement::Thread;
+    config.measures_usage = true;
     // Before the detector of stalls, whose figures it gets.
     if config.listeners.iter().any(|listener| listener.service == Service::Admin) {
         config.exporter = Exporter::start()

@@ -37,6 +37,7 @@ use crate::service::application::Application;
 use crate::service::object::WorkerObjects;
 use crate::service::{admin, echo, http, iggy as iggy_service, sink, source};
 use crate::stalls::Queues;
+use crate::usage::Meter;
 use crate::watch::watch;
 
 /// Serves until the stop signal, then drains. With an `exchange`, connections are served by the worker that has the
@@ -286,6 +287,10 @@ async fn iggy<R: Runtime + Files>(
     let workers = u32::try_from(server.config.workers.get()).unwrap_or(u32::MAX);
     let node = Node { tcp: addr(Service::Iggy), websocket: addr(Service::Http), workers };
     let clients = hub.clients().clone();
+    let meter = match server.config.measures_usage {
+        true => Meter::of_process(config.data.as_ref().map(|data| data.dir.clone())),
+        false => Meter::default(),
+    };
     #[cfg(feature = "kafka")]
     if let Some(kafka) = &config.kafka {
         let named =
@@ -293,7 +298,7 @@ async fn iggy<R: Runtime + Files>(
         let storage = Box::new(KafkaStorage::<R>::new(kafka.clone()).map_err(named)?);
         let catalogue = Catalogue::numbered_by_name();
         let restored = Broker::restore(storage, catalogue, clients, environment, node).await;
-        let broker = restored.map_err(io::Error::other)?;
+        let broker = restored.map_err(io::Error::other)?.with_meter(meter);
         return Ok(Some(Iggy::with_broker::<R>(hub, broker).with_metrics(Arc::clone(metrics))));
     }
     let broker = match &config.data {
@@ -318,6 +323,7 @@ async fn iggy<R: Runtime + Files>(
             restored.map_err(io::Error::other)?
         }
     };
+    let broker = broker.with_meter(meter);
     Ok(Some(Iggy::with_broker::<R>(hub, broker).with_metrics(Arc::clone(metrics))))
 }
 

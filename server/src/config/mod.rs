@@ -68,6 +68,9 @@ pub struct Config {
     pub exporter: Exporter,
     /// Where the application of [echo with hops](crate::service::application) runs. The program sets it to a thread.
     pub application: Placement,
+    /// Whether Iggy's clients are told what this process and its machine use. The program sets it: a simulation repeats
+    /// without it.
+    pub measures_usage: bool,
     /// How many connections an address may have. None: any number.
     pub connections_per_address_max: Option<NonZeroUsize>,
     /// How long the server goes on after it was asked to end, with `/health` answering 503.

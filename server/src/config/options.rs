@@ -477,6 +477,7 @@ impl Options {
             },
             exporter: Exporter::default(),
             application: Placement::default(),
+            measures_usage: false,
             connections_per_address_max: self
                 .connections_per_address_max
                 .and_then(NonZeroUsize::new),

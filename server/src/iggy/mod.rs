@@ -1,4 +1,5 @@
-//! The Iggy protocol, version 0.10: what its commands mean. Without I/O, but for [`storage::DurableStorage`] and Kafka.
+//! The Iggy protocol, version 0.10: what its commands mean. Without I/O, but for [`storage::DurableStorage`], Kafka, and
+//! [statistics](#statistics).
 //!
 //! | module | subject |
 //! |---|---|
@@ -13,6 +14,22 @@
 //! | [`answer`] | answers and their bytes |
 //!
 //! [`service::iggy`](crate::service::iggy) joins it to a connection.
+//!
+//! # Statistics
+//!
+//! The command `stats` is answered by what the server counts: streams, topics, partitions, segments, messages and their
+//! bytes, clients, consumer groups; `threads_count` is the number of workers. The program [measures](crate::usage) the rest
+//! at most once a second:
+//!
+//! | field | is |
+//! |---|---|
+//! | `cpu_usage` | the processor time of this process since the answer before, in percent: 200 are two processors |
+//! | `memory_usage` | the resident memory of this process |
+//! | `total_memory`, `available_memory` | the memory of the machine, whatever a cgroup allows |
+//! | `read_bytes`, `written_bytes` | what this process has read from disks and written for them |
+//! | `total_disk_space`, `free_disk_space` | of the file system with the directory of `--data`; without one 0 |
+//! | `hostname`, `kernel_version` | of the machine |
+//! | `total_cpu_usage`, `os_version`, `iggy_server_semver`, `cache_metrics` | 0 or empty: nobody measures them |
 
 pub mod answer;
 pub mod broker;

@@ -15,9 +15,10 @@ use iggy_binary_protocol::requests::messages::{
     PollMessagesRequest, RawMessage, SendMessagesEncoder,
 };
 use iggy_binary_protocol::responses::messages::PollMessagesResponse;
+use iggy_binary_protocol::responses::system::StatsResponse;
 use iggy_binary_protocol::{
-    RequestFrame, ResponseFrame, WireConsumer, WireEncode, WireIdentifier, WirePartitioning,
-    WirePollingStrategy,
+    RequestFrame, ResponseFrame, WireConsumer, WireDecode, WireEncode, WireIdentifier,
+    WirePartitioning, WirePollingStrategy,
 };
 use tungstenite::{ClientRequestBuilder, Message, WebSocket};
 
@@ -332,6 +333,50 @@ fn wait_for_a_shared_write(server: &Server) {
         }
         assert!(Instant::now() < until, "each batch has a write of its own");
         thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// As the kernel says of the process.
+#[test]
+fn clients_are_told_what_the_server_uses() {
+    let password = password_file("stats");
+    let dir = std::env::temp_dir().join(format!("owned-io-server-{}-stats", std::process::id()));
+    let dir = Directory(dir);
+    for runtime in RUNTIMES {
+        println!("{runtime}"); // shown when it fails
+        let options = [
+            ["--iggy-password-file", password.0.to_str().unwrap()],
+            ["--data", dir.0.to_str().unwrap()],
+            ["--tcp", "127.0.0.1:0"],
+        ]
+        .concat();
+        let server = Server::start(runtime, &options);
+        let mut client = Client::Tcp(server.connect(0));
+        assert_eq!(client.ask(LOGIN_USER_CODE, LOGIN), (0, vec![0; 4]));
+        let mut stats = || {
+            let (status, stats) = client.ask(GET_STATS_CODE, &[]);
+            assert_eq!(status, 0);
+            StatsResponse::decode_from(&stats).unwrap()
+        };
+        let asked = Instant::now();
+        let first = stats();
+        let kernel = |file: &str| std::fs::read_to_string(format!("/proc/sys/kernel/{file}"));
+        assert_eq!(first.hostname, kernel("hostname").unwrap().trim_end());
+        assert_eq!(first.kernel_version, kernel("osrelease").unwrap().trim_end());
+        let (resident, _) = server.memory();
+        assert!((resident / 2..resident * 2).contains(&first.memory_usage), "{first:?}");
+        let percent_max = 100.0 * thread::available_parallelism().unwrap().get() as f32;
+        assert!((0.001..2.0 * percent_max).contains(&first.cpu_usage), "{first:?}");
+        for (free, total) in [
+            (first.available_memory, first.total_memory),
+            (first.free_disk_space, first.total_disk_space),
+        ] {
+            assert!(1 << 20 < free && free <= total, "{first:?}");
+        }
+        // It is measured once a second.
+        assert!(stats().cpu_usage == first.cpu_usage || asked.elapsed() > Duration::from_secs(1));
+        drop(server);
+        std::fs::remove_dir_all(&dir.0).unwrap();
     }
 }
 

@@ -29,6 +29,7 @@ use super::command::Command;
 use super::members::Members;
 use super::storage::Storage;
 use super::{Environment, Node, Status};
+use crate::usage::Meter;
 
 pub use logs::Epoch;
 pub use messages::AppendedAt;
@@ -55,6 +56,7 @@ pub struct Broker {
     clients: Clients,
     environment: Environment,
     node: Node,
+    meter: Meter,
     started_at: u64,
 }
 
@@ -80,8 +82,15 @@ impl Broker {
             clients,
             environment,
             node,
+            meter: Meter::default(),
             started_at: (environment.now)(),
         }
+    }
+
+    /// Tells clients what `meter` measures, too.
+    #[must_use]
+    pub fn with_meter(self, meter: Meter) -> Self {
+        Self { meter, ..self }
     }
 
     /// A broker with the catalogue that `storage` had when it was opened.
@@ -153,8 +162,12 @@ impl Broker {
             Command::LeaveGroup(request) => self.leave(client, &request),
             Command::Ping | Command::Logout => Ok(Answer::empty()),
             Command::Login(_) => Err(Status::InvalidCommand), // the session has it
-            Command::GetStats
-            | Command::GetMe
+            Command::GetStats => {
+                self.refresh_for_query(&command).await?;
+                let usage = self.meter.usage().await;
+                Ok(Answer::of(&self.stats(usage)).within(bytes_max))
+            }
+            Command::GetMe
             | Command::GetClient(_)
             | Command::GetClients
             | Command::GetClusterMetadata

@@ -21,6 +21,7 @@ use super::super::members::Members;
 use super::super::storage::{Offsets, Size};
 use super::Broker;
 use crate::iggy::Status;
+use crate::usage::Usage;
 
 /// The user of the configuration, as Iggy numbers the first one.
 pub(in crate::iggy) const USER_ID: u32 = 0;
@@ -36,7 +37,6 @@ impl Broker {
     pub(super) fn query(&self, client: u32, command: Command) -> Result<Answer, Status> {
         let catalogue = self.catalogue.borrow();
         Ok(match command {
-            Command::GetStats => Answer::of(&self.stats()),
             Command::GetMe => self.client(client),
             Command::GetClient(request) if request.client_id == 0 => {
                 return Err(Status::InvalidClientId);
@@ -146,23 +146,24 @@ impl Broker {
         (catalogue.counts().partitions, self.totals(catalogue.logs()))
     }
 
-    /// What this server counts. What it does not measure is 0 or empty: the use of processor, memory and disks.
-    fn stats(&self) -> StatsResponse {
+    /// What this server counts, and what was measured. What nobody measures is 0 or empty:
+    /// [the list](crate::iggy#statistics).
+    pub(super) fn stats(&self, usage: Usage) -> StatsResponse {
         let catalogue = self.catalogue.borrow();
         let counts = catalogue.counts();
         let totals = self.totals(catalogue.logs());
         let now = (self.environment.now)();
         StatsResponse {
             process_id: std::process::id(),
-            cpu_usage: 0.0,
+            cpu_usage: usage.cpu_percent,
             total_cpu_usage: 0.0,
-            memory_usage: 0,
-            total_memory: 0,
-            available_memory: 0,
+            memory_usage: usage.memory_bytes,
+            total_memory: usage.machine_memory_bytes,
+            available_memory: usage.machine_memory_available_bytes,
             run_time: now.saturating_sub(self.started_at),
             start_time: self.started_at,
-            read_bytes: 0,
-            written_bytes: 0,
+            read_bytes: usage.read_bytes,
+            written_bytes: usage.written_bytes,
             messages_size_bytes: totals.bytes,
             streams_count: catalogue.streams().len() as u32,
             topics_count: counts.topics as u32,
@@ -171,16 +172,16 @@ impl Broker {
             messages_count: totals.messages,
             clients_count: self.clients.count() as u32,
             consumer_groups_count: counts.groups as u32,
-            hostname: String::new(),
+            hostname: usage.hostname,
             os_name: std::env::consts::OS.to_owned(),
             os_version: String::new(),
-            kernel_version: String::new(),
+            kernel_version: usage.kernel_version,
             iggy_server_version: concat!("owned-io ", env!("CARGO_PKG_VERSION")).to_owned(),
             iggy_server_semver: None,
             cache_metrics: Vec::new(),
             threads_count: self.node.workers,
-            free_disk_space: 0,
-            total_disk_space: 0,
+            free_disk_space: usage.disk_free_bytes,
+            total_disk_space: usage.disk_bytes,
         }
     }
 
