@@ -314,6 +314,7 @@ async fn iggy<R: Runtime + Files>(
             let opened = DurableStorage::<R>::open(dir, partitions, config.memory_max).await;
             let (storage, catalogue) =
                 opened.map_err(|error| io::Error::new(error.kind(), format!("--data: {error}")))?;
+            storage.report_failure(hub.catalogue_failure().clone());
             storage.observe(Rc::new(LogObserver(Arc::clone(metrics))));
             if let Some(appends) = server.queues.as_ref().and_then(Queues::appends) {
                 storage.count_appends(appends.clone());

@@ -20,7 +20,7 @@ use super::broker::{AppendedAt, Broker, Epoch};
 use super::clients::Clients;
 use super::command::Command;
 use super::messages::Batch;
-use super::storage::REFRESH_INTERVAL;
+use super::storage::{CatalogueFailure, REFRESH_INTERVAL};
 use super::{Credentials, Status};
 use crate::metrics::WorkerMetrics;
 
@@ -37,6 +37,7 @@ pub struct Hub {
     hops: Sender<Hop>,
     /// Until the worker with the broker takes it. When it is dropped, hops are refused.
     receiver: Mutex<Option<Receiver<Hop>>>,
+    catalogue_failure: CatalogueFailure,
 }
 
 /// What the broker is asked for, on the way there, and where its answer goes.
@@ -64,7 +65,8 @@ impl Hub {
     pub fn new(credentials: Credentials) -> Self {
         let (hops, receiver) = channel(HOPS_MAX);
         let receiver = Mutex::new(Some(receiver));
-        Self { clients: Clients::default(), credentials, hops, receiver }
+        let (clients, catalogue_failure) = Default::default();
+        Self { clients, credentials, hops, receiver, catalogue_failure }
     }
 
     /// Refuses the commands of all workers as [`Disconnected`](Status::Disconnected), unless one of them has the broker:
@@ -85,6 +87,11 @@ impl Hub {
     /// The clients of all workers.
     pub const fn clients(&self) -> &Clients {
         &self.clients
+    }
+
+    /// Whether nothing can be created any more.
+    pub const fn catalogue_failure(&self) -> &CatalogueFailure {
+        &self.catalogue_failure
     }
 }
 

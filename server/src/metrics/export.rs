@@ -151,6 +151,10 @@ const GAUGES: &[(&str, &str)] = &[
     ("owned_io_iggy_partitions", "Partitions of all topics."),
     ("owned_io_iggy_stored_messages", "Messages in all partitions."),
     ("owned_io_iggy_stored_bytes", "What all partitions take."),
+    (
+        "owned_io_log_catalogue_failed",
+        "1: nothing can be created until the server is started again.",
+    ),
     ("stalls_ongoing_seconds", "How long the present stall has lasted."),
     ("stalls_heartbeat_late_p50_seconds", "The median lateness of a worker."),
     ("stalls_heartbeat_late_p99_seconds", "The 99th percentile of the lateness of a worker."),

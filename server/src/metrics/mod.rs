@@ -212,6 +212,9 @@ impl Metrics {
             feed.counter("owned_io_log_written_bytes_total", &[], bytes);
             let failures = self.sum(|worker| worker.log.sync_failures.get());
             feed.counter("owned_io_log_sync_failures_total", &[], failures);
+            let failure = shared.hub.as_ref().map(|hub| hub.catalogue_failure().has_happened());
+            let has_failed = f64::from(failure.unwrap_or_default());
+            feed.gauge("owned_io_log_catalogue_failed", &[], has_failed);
         }
     }
 

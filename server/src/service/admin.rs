@@ -3,7 +3,7 @@
 //! | path | answer |
 //! |---|---|
 //! | `/` | the [page], which has its figures from the WebSockets `/live` and `/tail` |
-//! | `/health` | `ok`; 503 once the server is about to end |
+//! | `/health` | `ok`; 503 once the server is about to end, or needs a restart to store changes of streams and offsets |
 //! | `/stalls` | the last stalls of the workers as JSON, or as a page if the client prefers `text/html` |
 //! | `/metrics` | what the server counts, in [Prometheus' text format](crate::metrics) |
 //!
@@ -71,7 +71,7 @@ pub async fn serve<R: Runtime>(
                 continue;
             }
             ("HEAD", "/live" | "/tail") => (426, "this path is a WebSocket\n"),
-            ("GET" | "HEAD", "/health") => health(&ctx.connection),
+            ("GET" | "HEAD", "/health") => health(ctx),
             ("GET" | "HEAD", "/stalls") => {
                 // An answer counts as being sent while it is queued: see the limit there.
                 connection.flush().await?;

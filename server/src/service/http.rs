@@ -13,8 +13,9 @@
 //! | `/tail/STREAM/TOPIC/PARTITION?from=…` | a WebSocket, for who has the password of Iggy's clients: see [`tail`] |
 //! | `POST /events/STREAM/TOPIC` | where the events of its body were appended, for who has that password: see [`events`] |
 //!
-//! Other paths are answered 404. `/health` is answered 503 after [notice](crate::drain::DrainSignal::notice), and
-//! every path is answered 503 once the server drains.
+//! Other paths are answered 404. `/health` is answered 503 after [notice](crate::drain::DrainSignal::notice), and when
+//! [the catalogue of the streams has failed](crate::iggy::storage::CatalogueFailure), which a restart may cure. Every
+//! path is answered 503 once the server drains.
 //!
 //! A connection serves one request after the other, until one is upgraded. [`owned_io_http`] reads and refuses them,
 //! and says how connections end. A request for an upgrade that is refused is the last one of its connection.
@@ -45,7 +46,7 @@ use super::{application, iggy, object};
 #[cfg(feature = "tungstenite")]
 use crate::config::Deflate;
 use crate::config::{Limits, WebSockets};
-use crate::connections::{CloseMethod, ConnectionHandle};
+use crate::connections::CloseMethod;
 use crate::context::{Context, Resources};
 
 /// How long a client may wait before it sends a request, its first or a further one: as long as a head may take. Its
@@ -402,7 +403,7 @@ impl Route {
         match request.path() {
             "/" if iggy.is_some() => Self::Upgrade(SocketService::Iggy),
             "/health" => {
-                let (status, body) = health(&ctx.connection);
+                let (status, body) = health(ctx);
                 Self::Answer(status, body.into())
             }
             "/echo" => match passes_application(request.query()) {
@@ -462,11 +463,20 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 /// The status and the body of `/health`.
-pub(super) fn health(connection: &ConnectionHandle) -> (u16, &'static str) {
-    if connection.is_draining() { (503, ABOUT_TO_END) } else { (200, "ok\n") }
+pub(super) fn health(ctx: &Context) -> (u16, &'static str) {
+    let iggy = ctx.worker.iggy.as_ref();
+    if ctx.connection.is_draining() {
+        (503, ABOUT_TO_END)
+    } else if iggy.is_some_and(|iggy| iggy.hub().catalogue_failure().has_happened()) {
+        (503, CATALOGUE_FAILED)
+    } else {
+        (200, "ok\n")
+    }
 }
 
 const ABOUT_TO_END: &str = "the server is about to end\n";
+
+const CATALOGUE_FAILED: &str = "the log of streams and offsets has failed: nothing can be created until the server is started again\n";
 
 #[cfg(test)]
 mod tests {

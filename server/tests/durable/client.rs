@@ -45,7 +45,7 @@ pub(crate) const DIR: &str = "/data";
 pub(crate) const POLL_BYTES_MAX: usize = 5_000;
 
 /// The stream of all topics.
-const STREAM: &str = "s";
+pub(crate) const STREAM: &str = "s";
 
 /// Opens a server on [`DIR`], with small segments and little memory.
 pub(crate) async fn open(sync: SyncPolicy) -> io::Result<Rc<Iggy>> {
@@ -105,22 +105,14 @@ impl Client {
         self.ask(CREATE_STREAM_CODE, &CreateStreamRequest { name: name(STREAM) }).await.map(drop)
     }
 
-    /// `size_max` and `expiry`: in bytes and in µs; 0: no limit.
+    /// `limits`: bytes and µs; 0: no limit.
     pub(crate) async fn create_topic(
         &mut self,
         topic: &str,
         partitions_count: u32,
-        (max_topic_size, message_expiry): (u64, u64),
+        limits: (u64, u64),
     ) -> Result<(), u32> {
-        let request = CreateTopicRequest {
-            stream_id: id(STREAM),
-            partitions_count,
-            compression_algorithm: 1,
-            message_expiry,
-            max_topic_size,
-            replication_factor: 1,
-            name: name(topic),
-        };
+        let request = create_topic(topic, partitions_count, limits);
         self.ask(CREATE_TOPIC_CODE, &request).await.map(drop)
     }
 
@@ -268,6 +260,16 @@ pub(crate) fn login_frame() -> Vec<u8> {
     frame(LOGIN_USER_CODE, &login())
 }
 
+/// The bytes of a request to create a stream.
+pub(crate) fn create_stream_frame(stream: &str) -> Vec<u8> {
+    frame(CREATE_STREAM_CODE, &CreateStreamRequest { name: name(stream) })
+}
+
+/// The bytes of a request to create a topic of one partition in the stream of all topics.
+pub(crate) fn create_topic_frame(topic: &str) -> Vec<u8> {
+    frame(CREATE_TOPIC_CODE, &create_topic(topic, 1, (0, 0)))
+}
+
 /// The bytes of a request to send one message to partition 0.
 pub(crate) fn send_frame(topic: &str, payload: &[u8]) -> Vec<u8> {
     let message = RawMessage { id: 0, origin_timestamp: 0, headers: None, payload };
@@ -281,6 +283,22 @@ pub(crate) fn send_frame(topic: &str, payload: &[u8]) -> Vec<u8> {
 /// The bytes of a poll of the first messages of partition 0.
 pub(crate) fn poll_frame(topic: &str, count: u32) -> Vec<u8> {
     frame(POLL_MESSAGES_CODE, &poll(topic, 0, WirePollingStrategy::first(), count))
+}
+
+fn create_topic(
+    topic: &str,
+    partitions_count: u32,
+    (max_topic_size, message_expiry): (u64, u64),
+) -> CreateTopicRequest {
+    CreateTopicRequest {
+        stream_id: id(STREAM),
+        partitions_count,
+        compression_algorithm: 1,
+        message_expiry,
+        max_topic_size,
+        replication_factor: 1,
+        name: name(topic),
+    }
 }
 
 fn frame(code: u32, request: &impl WireEncode) -> Vec<u8> {

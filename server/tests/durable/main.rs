@@ -5,6 +5,7 @@ mod closing;
 mod crash;
 mod events;
 mod faults;
+mod health;
 mod memory;
 mod recovery;
 mod restart;

@@ -287,6 +287,7 @@ fn commands_and_the_log_are_counted() {
             ("owned_io_iggy_stored_messages".to_owned(), 7.0),
             ("owned_io_iggy_hop_queue_length".to_owned(), 0.0),
             ("owned_io_log_sync_failures_total".to_owned(), 0.0),
+            ("owned_io_log_catalogue_failed".to_owned(), 0.0),
         ];
         let expected = expected.each_ref().map(|(name, value)| (&**name, *value));
         let values = wait_for(&server, 2, &expected);

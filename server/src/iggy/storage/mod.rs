@@ -12,6 +12,8 @@ mod memory;
 use std::future::{pending, ready};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,6 +27,22 @@ pub use owned_io_log::{
 use super::Status;
 use super::catalogue::{Catalogue, LogId, Record};
 use super::messages::Batch;
+
+/// Whether the log of the catalogue takes no more records until the server is started again, because a write or a sync
+/// has failed. Clones are the same, and any thread may ask.
+#[derive(Clone, Debug, Default)]
+pub struct CatalogueFailure(Arc<AtomicBool>);
+
+impl CatalogueFailure {
+    /// Whether it has happened. It is noticed by the first command that it refuses.
+    pub fn has_happened(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn happens(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 /// A future of this worker.
 pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;

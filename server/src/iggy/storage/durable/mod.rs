@@ -31,7 +31,7 @@ use owned_io_log::{
 use owned_io_stalls::Gauge;
 use tracing::{info, warn};
 
-use super::{LocalFuture, MessageLog, Storage};
+use super::{CatalogueFailure, LocalFuture, MessageLog, Storage};
 use crate::iggy::Status;
 use crate::iggy::catalogue::{Catalogue, LogId, PARTITIONS_MAX, Record, RecordError};
 use crate::iggy::join::{PARTITIONS_AT_ONCE, join_all};
@@ -55,6 +55,8 @@ pub struct DurableStorage<R: Files> {
     /// The indexes of closed files that further logs may keep.
     closed_indexes_left: Cell<usize>,
     failures: Failures,
+    /// Who is told when the journal fails.
+    failure: OnceCell<CatalogueFailure>,
     observer: RefCell<Option<Rc<dyn Observer>>>,
     /// Counts the appends of all logs that have begun and not ended.
     appends: Rc<OnceCell<Gauge>>,
@@ -128,6 +130,7 @@ impl<R: Runtime + Files> DurableStorage<R> {
             open_segments_left: Cell::new(OPEN_SEGMENTS_MAX),
             closed_indexes_left: Cell::new(CLOSED_INDEXES_MAX),
             failures: Failures::default(),
+            failure: OnceCell::new(),
             observer: RefCell::default(),
             appends: Rc::default(),
         };
@@ -177,6 +180,11 @@ impl<R: Runtime + Files> DurableStorage<R> {
     /// Counts in `gauge` the batches that wait to be acknowledged by a log, from now on. Only the first gauge counts.
     pub fn count_appends(&self, gauge: Gauge) {
         let _ = self.appends.set(gauge);
+    }
+
+    /// Tells `failure` when a command finds that the journal of the catalogue has failed. Only the first one is told.
+    pub fn report_failure(&self, failure: CatalogueFailure) {
+        let _ = self.failure.set(failure);
     }
 
     /// Opens partitions, none of which is open. Returns what was found, in their order.
@@ -291,6 +299,16 @@ impl<R: Runtime + Files> DurableStorage<R> {
         closed.and(self.checked(self.journal.close().await, Status::Error))
     }
 
+    /// The result of an operation of the journal.
+    fn journaled<T>(&self, result: Result<T, Error>) -> Result<T, Status> {
+        if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Failed)
+            && let Some(failure) = self.failure.get()
+        {
+            failure.happens();
+        }
+        self.checked(result, Status::Error)
+    }
+
     fn checked<T>(&self, result: Result<T, Error>, otherwise: Status) -> Result<T, Status> {
         result.map_err(|error| self.failures.status::<R>(&error, otherwise))
     }
@@ -332,11 +350,11 @@ impl<R: Runtime + Files> Storage for DurableStorage<R> {
     }
 
     fn record(&self, record: Vec<u8>) -> LocalFuture<'_, Result<(), Status>> {
-        Box::pin(async { self.checked(self.journal.append(record.into()).await, Status::Error) })
+        Box::pin(async { self.journaled(self.journal.append(record.into()).await) })
     }
 
     fn flush(&self) -> LocalFuture<'_, Result<(), Status>> {
-        Box::pin(async { self.checked(self.journal.flush().await, Status::Error) })
+        Box::pin(async { self.journaled(self.journal.flush().await) })
     }
 
     fn is_snapshot_due(&self) -> bool {
@@ -349,7 +367,7 @@ impl<R: Runtime + Files> Storage for DurableStorage<R> {
         Box::pin(async {
             self.snapshot_bytes.set(state.len() as u64);
             self.unfinished_at.set(self.journal.bytes_since_snapshot());
-            let made = self.checked(self.journal.snapshot(state.into()).await, Status::Error);
+            let made = self.journaled(self.journal.snapshot(state.into()).await);
             if made.is_ok() {
                 self.unfinished_at.set(0);
             }
