@@ -4,22 +4,22 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use hyper::rt::{Read, ReadBufCursor, Write};
-use owned_io::{Buffers, ByteStream};
+use owned_io::{Buffers, ByteStream, Clock};
 
 use crate::polled::Polled;
 
 /// A connection as hyper's [`Read`] and [`Write`].
 ///
-/// # Cancellation
-/// An operation that is not polled any more goes on, and nothing is lost. Dropping the value closes the connection.
+/// The [documentation of the crate](crate#what-an-operation-promises) says what each operation promises.
 pub struct HyperIo {
     polled: Polled,
 }
 
 impl HyperIo {
-    /// Adapts `stream`. It reads into the pool of `buffers`, and reserves what it writes in their account.
-    pub fn new(stream: impl ByteStream, buffers: &Buffers) -> Self {
-        Self { polled: Polled::new(stream, buffers) }
+    /// Adapts `stream`. It reads into the pool of `buffers`, and reserves what it writes in their account. `C` is the
+    /// clock of its runtime, which limits how long a write waits for memory.
+    pub fn new<C: Clock>(stream: impl ByteStream, buffers: &Buffers) -> Self {
+        Self { polled: Polled::new::<C>(stream, buffers) }
     }
 }
 

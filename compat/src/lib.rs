@@ -4,6 +4,8 @@
 #[cfg(feature = "hyper")]
 mod hyper;
 #[cfg(feature = "hyper")]
+mod memory;
+#[cfg(feature = "hyper")]
 mod polled;
 
 #[cfg(feature = "hyper")]

@@ -6,8 +6,11 @@ use std::task::{Context, Poll, ready};
 
 use owned_io::backend::{Direction, JobSlot, StickyError, WriteDriver};
 use owned_io::{
-    Buffers, ByteStream, OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolBuf, Reservation,
+    Buffers, ByteStream, Clock, MemoryAccount, OwnedRead, OwnedWrite, OwnedWriteExt, Pool, PoolBuf,
+    ShutdownHandle,
 };
+
+use crate::memory::{WriteMemory, unless_evicted};
 
 /// The most bytes that are accepted before the stream has taken them.
 const WRITE_BYTES_MAX: usize = 64 * 1024;
@@ -27,8 +30,9 @@ pub(crate) struct Polled {
     /// Whether the write side is ended, or is about to be.
     is_shut: bool,
     buffers: Buffers,
-    /// What is being written.
-    reservation: Reservation,
+    memory: WriteMemory,
+    /// The most bytes of a write: [`WRITE_BYTES_MAX`], or what the account can hold if that is less.
+    write_bytes_max: usize,
 }
 
 enum Job {
@@ -37,23 +41,26 @@ enum Job {
 }
 
 impl Polled {
-    pub(crate) fn new(stream: impl ByteStream, buffers: &Buffers) -> Self {
+    pub(crate) fn new<C: Clock>(stream: impl ByteStream, buffers: &Buffers) -> Self {
+        let handle = stream.shutdown_handle();
         let (read, write) = stream.into_split();
-        let pool = buffers.pool().clone();
+        let (pool, account) = (buffers.pool().clone(), buffers.account());
         Self {
             reader: WriteDriver::new(|slot| execute_reads(read, pool, slot)),
             received: None,
             at: 0,
-            writer: WriteDriver::new(|slot| execute_writes(write, slot)),
+            memory: WriteMemory::new::<C>(&account),
+            write_bytes_max: WRITE_BYTES_MAX.min(account.bytes_max()).max(1),
+            writer: WriteDriver::new(|slot| execute_writes(write, slot, account, handle)),
             failure: None,
             is_shut: false,
-            reservation: buffers.account().reservation(),
             buffers: buffers.clone(),
         }
     }
 
     /// Waits for bytes, and returns those that are not [consumed](Self::consume). None at the end of the stream.
     pub(crate) fn poll_received(&mut self, cx: &Context<'_>) -> Poll<io::Result<&[u8]>> {
+        self.drive_write(cx);
         if self.received.is_none() {
             if !self.reader.is_busy() {
                 self.reader.start(());
@@ -72,24 +79,35 @@ impl Polled {
         }
     }
 
-    /// Waits until the last write is done, and begins one of the first bytes of `parts`. Returns their number.
+    /// Waits until the last write is done and there is memory, and begins one of the first bytes of `parts`. Returns
+    /// their number.
     pub(crate) fn poll_write(
         &mut self,
         parts: &[IoSlice<'_>],
-        cx: &Context<'_>,
+        cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_flush(cx))?;
-        let mut bytes = self.buffers.take();
-        for part in parts {
-            let len = part.len().min(WRITE_BYTES_MAX - bytes.len());
-            bytes.extend_from_slice(&part[..len]);
+        ready!(self.poll_written(cx))?;
+        if self.is_shut {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        let len = bytes.len();
+        let all = parts.iter().map(|part| part.len()).fold(0, usize::saturating_add);
+        let len = all.min(self.write_bytes_max);
         if len == 0 {
-            self.buffers.give(bytes);
             return Poll::Ready(Ok(0));
         }
-        self.reservation.force(bytes.capacity());
+        let mut bytes = self.take_buffer(len);
+        let capacity = bytes.capacity().max(self.new_capacity(len));
+        match self.memory.poll_reserve(capacity, cx) {
+            Poll::Ready(Ok(())) => {}
+            refused => {
+                self.buffers.give(bytes);
+                return refused.map_ok(|()| 0);
+            }
+        }
+        bytes.reserve_exact(capacity);
+        for part in parts {
+            bytes.extend_from_slice(&part[..part.len().min(len - bytes.len())]);
+        }
         self.writer.start(Job::Write(bytes));
         // The write begins now. The next call asks for its result, unless it is there.
         if let Poll::Ready(done) = self.writer.poll(Direction::Write, cx) {
@@ -100,11 +118,8 @@ impl Polled {
 
     /// Waits until the last write is done.
     pub(crate) fn poll_flush(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        if self.writer.is_busy() {
-            let done = ready!(self.writer.poll(Direction::Write, cx));
-            self.handle_done(done);
-        }
-        Poll::Ready(self.failure.map_or(Ok(()), |failure| Err(failure.into())))
+        self.memory.end_wait(); // the caller does not try to write any more
+        self.poll_written(cx)
     }
 
     /// Waits until the last write is done, and ends the write side.
@@ -113,15 +128,50 @@ impl Polled {
         if !std::mem::replace(&mut self.is_shut, true) {
             self.writer.start(Job::Shutdown);
         }
-        self.poll_flush(cx)
+        self.poll_written(cx)
+    }
+
+    fn poll_written(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        if self.writer.is_busy() {
+            let done = ready!(self.writer.poll(Direction::Write, cx));
+            self.handle_done(done);
+        }
+        Poll::Ready(self.failure.map_or(Ok(()), |failure| Err(failure.into())))
+    }
+
+    /// Drives the current write for a caller that reads. It may wait for the answer to what was written without a flush,
+    /// and nobody else polls the write then. It is registered even if there is no write yet: another task may begin one
+    /// and end.
+    fn drive_write(&mut self, cx: &Context<'_>) {
+        self.writer.register(Direction::Read, cx);
+        if self.writer.is_busy()
+            && let Poll::Ready(done) = self.writer.drive()
+        {
+            self.handle_done(done);
+        }
     }
 
     fn handle_done(&mut self, (result, bytes): (io::Result<()>, Vec<u8>)) {
         self.buffers.give(bytes);
-        self.reservation.force(0);
+        self.memory.release();
         if let Err(error) = result {
             self.failure = Some(StickyError::from(&error));
         }
+    }
+
+    /// An unused buffer. Not a larger one than a write can fill, because all of it would have to be reserved.
+    fn take_buffer(&self, len: usize) -> Vec<u8> {
+        let bytes = self.buffers.take();
+        if bytes.capacity() <= self.write_bytes_max {
+            return bytes;
+        }
+        self.buffers.give(bytes);
+        self.buffers.take_fitting(len, self.write_bytes_max)
+    }
+
+    /// The capacity of a new buffer for `len` bytes. Powers of two, so that a buffer soon fits every write.
+    fn new_capacity(&self, len: usize) -> usize {
+        len.next_power_of_two().min(self.write_bytes_max)
     }
 }
 
@@ -139,12 +189,20 @@ async fn execute_reads(
 async fn execute_writes(
     mut half: impl OwnedWrite,
     slot: JobSlot<Job, (io::Result<()>, Vec<u8>)>,
+    account: MemoryAccount,
+    handle: ShutdownHandle,
 ) -> Infallible {
     loop {
         let done = match slot.next().await {
             Job::Write(bytes) => {
-                let written = half.write_all(bytes).await;
-                (written.0, written.1)
+                let writing = half.write_all(bytes);
+                let written = unless_evicted(&account, writing, || handle.abort()).await;
+                match written.0 {
+                    Err(_) if account.is_evicted() => {
+                        (Err(io::ErrorKind::OutOfMemory.into()), written.1)
+                    }
+                    result => (result, written.1),
+                }
             }
             Job::Shutdown => (half.shutdown().await, Vec::new()),
         };

@@ -24,7 +24,7 @@ fn hyper_answers_requests_that_arrive_together() {
             let serving = Sim::spawn(async move {
                 let budget = MemoryBudget::new(1 << 20);
                 let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget);
-                let io = HyperIo::new(near, &buffers);
+                let io = HyperIo::new::<Sim>(near, &buffers);
                 http1::Builder::new()
                     .pipeline_flush(true)
                     .serve_connection(io, service_fn(answer))
