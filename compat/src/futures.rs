@@ -1,0 +1,73 @@
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures_io::{AsyncRead, AsyncWrite};
+use owned_io::{Buffers, ByteStream, Clock};
+
+use crate::polled::Polled;
+
+/// A connection as the [`AsyncRead`] and [`AsyncWrite`] of futures.
+///
+/// The [documentation of the crate](crate#what-an-operation-promises) says what each operation promises.
+pub struct FuturesIo {
+    polled: Polled,
+}
+
+impl FuturesIo {
+    /// Adapts `stream`. It reads into the pool of `buffers`, and reserves what it writes in their account. `C` is the
+    /// clock of its runtime, which limits how long a write waits for memory.
+    pub fn new<C: Clock>(stream: impl ByteStream, buffers: &Buffers) -> Self {
+        Self { polled: Polled::new::<C>(stream, buffers) }
+    }
+}
+
+impl AsyncRead for FuturesIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        if buf.is_empty() {
+            return Poll::Ready(Ok(0));
+        }
+        let received = ready!(self.polled.poll_received(cx))?;
+        let len = received.len().min(buf.len());
+        buf[..len].copy_from_slice(&received[..len]);
+        self.polled.consume(len);
+        Poll::Ready(Ok(len))
+    }
+}
+
+impl AsyncWrite for FuturesIo {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.polled.poll_flush(cx)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.polled.poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.polled.poll_write(bufs, cx)
+    }
+}
+
+impl fmt::Debug for FuturesIo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FuturesIo").finish_non_exhaustive()
+    }
+}
