@@ -43,10 +43,26 @@ pub enum ExtraOption {
     Fault,
     /// `--objects DIR`, which is needed, and `--chunk BYTES`.
     Objects,
+    /// Those of `Runtime` and of `Objects`.
+    RuntimeObjects,
     /// `--websocket`.
     WebSocket,
     /// `--brokers HOST:PORT,…` and `--topic NAME`, both needed.
     Kafka,
+}
+
+impl ExtraOption {
+    fn has_ring(self) -> bool {
+        self == Self::Ring || self.has_runtime()
+    }
+
+    fn has_runtime(self) -> bool {
+        matches!(self, Self::Runtime | Self::RuntimeObjects)
+    }
+
+    fn has_objects(self) -> bool {
+        matches!(self, Self::Objects | Self::RuntimeObjects)
+    }
 }
 
 /// A fault on purpose.
@@ -189,6 +205,9 @@ fn parse(
         ExtraOption::Tls => " --tls-cert FILE --tls-key FILE",
         ExtraOption::Fault => " [--fault none|slow|slower|corrupt]",
         ExtraOption::Objects => " --objects DIR [--chunk BYTES]",
+        ExtraOption::RuntimeObjects => {
+            " --objects DIR [--chunk BYTES] [--runtime NAME] [--ring default|tuned]"
+        }
         ExtraOption::WebSocket => " [--websocket]",
         ExtraOption::Kafka => " --brokers HOST:PORT,… --topic NAME",
     };
@@ -206,8 +225,8 @@ fn parse(
                 let number = value.parse().ok().filter(|number| *number < CpuSet::MAX_CPU);
                 core = Some(number.ok_or_else(|| wrong(format!("there is no core {value:?}")))?);
             }
-            ("--runtime", ExtraOption::Runtime) => runtime = value()?,
-            ("--ring", ExtraOption::Ring | ExtraOption::Runtime) => {
+            ("--runtime", _) if extra.has_runtime() => runtime = value()?,
+            ("--ring", _) if extra.has_ring() => {
                 ring = match value()?.as_str() {
                     "default" => Ring::Default,
                     "tuned" => Ring::Tuned,
@@ -231,8 +250,8 @@ fn parse(
             }
             ("--tls-cert", ExtraOption::Tls) => chain = Some(PathBuf::from(value()?)),
             ("--tls-key", ExtraOption::Tls) => key = Some(PathBuf::from(value()?)),
-            ("--objects", ExtraOption::Objects) => objects = Some(PathBuf::from(value()?)),
-            ("--chunk", ExtraOption::Objects) => {
+            ("--objects", _) if extra.has_objects() => objects = Some(PathBuf::from(value()?)),
+            ("--chunk", _) if extra.has_objects() => {
                 let value = value()?;
                 let number = value.parse().ok();
                 chunk_bytes =
@@ -256,7 +275,7 @@ fn parse(
     if extra == ExtraOption::Tls && tls.is_none() {
         return Err(wrong("a certificate or a key is missing".to_owned()));
     }
-    if extra == ExtraOption::Objects && objects.is_none() {
+    if extra.has_objects() && objects.is_none() {
         return Err(wrong("the folder of the objects is missing".to_owned()));
     }
     let objects = objects.unwrap_or_default();
@@ -287,4 +306,30 @@ fn pin(args: &Args) -> Result<(), String> {
         cores.set(core);
     }
     sched_setaffinity(None, &cores).map_err(|error| format!("cannot run on core {core}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(extra: ExtraOption, line: &str) -> Result<Args, String> {
+        parse("name", extra, line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn objects_are_served_on_the_runtime_that_is_named() {
+        let line = "127.0.0.1:0 --runtime compio --ring tuned --objects folder --chunk 16384";
+        let args = parsed(ExtraOption::RuntimeObjects, line).unwrap();
+        assert_eq!((&*args.runtime, args.ring), ("compio", Ring::Tuned));
+        assert_eq!(args.objects, PathBuf::from("folder"));
+        assert_eq!(args.chunk_bytes, NonZero::new(16_384));
+        let error = parsed(ExtraOption::RuntimeObjects, "127.0.0.1:0").unwrap_err();
+        assert!(error.contains("the folder of the objects is missing"), "{error}");
+        for (extra, what) in
+            [(ExtraOption::Objects, "--runtime"), (ExtraOption::Runtime, "--objects")]
+        {
+            let error = parsed(extra, line).unwrap_err();
+            assert!(error.contains(&format!("{what:?} is not understood")), "{error}");
+        }
+    }
 }
