@@ -522,6 +522,10 @@ mod tests {
         let objects = "--http {addr} --origin {objects} --chunk 4096";
         assert_eq!(run("compio/chunk-4k", Service::Object), format!("{ours} {objects}"));
         assert_eq!(run("object-epoll", Service::Object), "object-epoll {addr} --objects {objects}");
+        assert_eq!(
+            run("compat-compio/chunk-4k", Service::Object),
+            "object-compat --runtime compio --ring tuned {addr} --objects {objects} --chunk 4096"
+        );
         let kafka = "--store kafka --kafka-brokers 127.0.0.1:9092 --http {addr} --iggy-password-file {password}";
         assert_eq!(run("kafka-compio", Service::Events), format!("{ours} {kafka}"));
         assert_eq!(run_echo("ws-faulty/slow"), "ws-faulty {addr} --fault slow");
