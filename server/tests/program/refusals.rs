@@ -1,20 +1,21 @@
 //! Why the program does not start: one sentence, no panic, an exit code that is not 0.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::net::TcpListener;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
+use iggy_binary_protocol::codes::{LOGIN_USER_CODE, SEND_MESSAGES_CODE};
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, apply_filter,
 };
 
-use super::iggy::{Directory, password_file};
+use super::iggy::{Client, Directory, LOGIN, batch, password_file};
 use super::server::{RUNTIMES, Server, echoed, ended, program};
 
 /// The user without privileges. By convention it has this number everywhere.
@@ -118,6 +119,47 @@ fn a_data_directory_without_permission_is_refused() {
         let culprit =
             format!("--data: cannot open {}/catalogue: Permission denied", dir.0.display());
         assert!(said.contains(&culprit), "{runtime}: {said}");
+    }
+}
+
+#[test]
+fn a_file_of_the_data_without_permission_is_named() {
+    let program = Program::for_nobody();
+    let password = password_file("permission-of-files");
+    let dir = Directory(program.0.with_extension("files"));
+    let options = [
+        ["--tcp", "127.0.0.1:0"],
+        ["--iggy-password-file", password.0.to_str().unwrap()],
+        ["--data", dir.0.to_str().unwrap()],
+    ];
+    let options = options.as_flattened();
+    let server = Server::start(RUNTIMES[0], options);
+    let mut client = Client::Tcp(server.connect(0));
+    assert_eq!(client.ask(LOGIN_USER_CODE, LOGIN), (0, vec![0; 4]));
+    client.create();
+    assert_eq!(client.ask(SEND_MESSAGES_CODE, &batch(b"kept")), (0, vec![]));
+    drop(client);
+    server.signal("-TERM");
+    assert_eq!(server.wait(), 0);
+    // The program is run by another user.
+    let opened = Command::new("chmod").args(["-R", "a+rwX"]).arg(&dir.0).status();
+    assert!(opened.unwrap().success());
+    for runtime in RUNTIMES {
+        for file in [
+            "catalogue/00000000000000000000.log",
+            "partitions/0",
+            "partitions/0/00000000000000000000.log",
+        ] {
+            let path = dir.0.join(file);
+            let before = fs::metadata(&path).unwrap().permissions();
+            fs::set_permissions(&path, Permissions::from_mode(0o000)).unwrap();
+            let args = [&["--runtime", runtime], options].concat();
+            let said = sentence(program.command(r#"exec "$0" "$@""#, &args));
+            let culprit = format!("--data: cannot open {}", path.display());
+            let is_named = said.contains(&culprit) && said.contains(": Permission denied");
+            assert!(is_named, "{runtime}: {said}");
+            fs::set_permissions(&path, before).unwrap();
+        }
     }
 }
 
