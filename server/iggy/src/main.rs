@@ -1,10 +1,10 @@
 //! Every command that the server has of Iggy, by Iggy's own Rust SDK, and many messages each way.
 //!
-//!     owned-io-server-iggy TRANSPORT ADDR PASSWORD MESSAGES [fill|read]
+//!     owned-io-server-iggy TRANSPORT ADDR PASSWORD MESSAGES [--tls CERTIFICATE] [fill|read]
 //!
-//! TRANSPORT is `tcp` or `websocket`. Sends MESSAGES messages with several producers, and checks that each arrives once,
-//! in order, unchanged. The server must be empty. The exit code is 0 if all is as it has to be; else a panic says what
-//! is not.
+//! TRANSPORT is `tcp` or `websocket`. With `--tls` it is over TLS, and CERTIFICATE is the file of the server's certificate,
+//! which is for localhost. Sends MESSAGES messages with several producers, and checks that each arrives once, in order,
+//! unchanged. The server must be empty. The exit code is 0 if all is as it has to be; else a panic says what is not.
 //!
 //! `fill` and `read` are the two halves of another check, for a server that is restarted in between. `fill` sends the
 //! messages and reads half of them. `read` reads the other half, then all of them, and deletes them.
@@ -24,10 +24,17 @@ const PRODUCERS: u32 = 4;
 #[tokio::main]
 async fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [transport, addr, password, messages, half @ ..] = &args[..] else {
-        panic!("usage: owned-io-server-iggy tcp|websocket ADDR PASSWORD MESSAGES [fill|read]");
+    let [transport, addr, password, messages, rest @ ..] = &args[..] else {
+        panic!(
+            "usage: owned-io-server-iggy tcp|websocket ADDR PASSWORD MESSAGES \
+             [--tls CERTIFICATE] [fill|read]"
+        );
     };
-    let server = Server { transport, addr, password };
+    let (certificate, half) = match rest {
+        [option, certificate, half @ ..] if option == "--tls" => (Some(&certificate[..]), half),
+        half => (None, half),
+    };
+    let server = Server { transport, addr, password, certificate };
     let messages = messages.parse().expect("MESSAGES is a number");
     match half.first().map(String::as_str) {
         Some("fill") => return server.fills(messages).await,
@@ -45,7 +52,8 @@ async fn main() {
     server.tells_its_state().await;
     server.refuses_what_it_has_not().await;
     server.moves(messages).await;
-    println!("{transport}: {messages} messages each way, and every command");
+    let over_tls = if certificate.is_some() { " over TLS" } else { "" };
+    println!("{transport}{over_tls}: {messages} messages each way, and every command");
 }
 
 #[derive(Clone, Copy)]
@@ -53,15 +61,37 @@ struct Server<'a> {
     transport: &'a str,
     addr: &'a str,
     password: &'a str,
+    /// The file of the certificate. `None`: without TLS.
+    certificate: Option<&'a str>,
+}
+
+/// Over TLS, if there is a certificate. Nothing else is trusted then.
+macro_rules! over_tls {
+    ($builder:expr, $certificate:expr) => {
+        match $certificate {
+            None => $builder,
+            Some(certificate) => $builder
+                .with_tls_enabled(true)
+                .with_tls_domain("localhost".to_owned())
+                .with_tls_ca_file(certificate.to_owned()),
+        }
+    };
 }
 
 impl Server<'_> {
     async fn connect(self) -> IggyClient {
         let builder = IggyClientBuilder::new();
         let addr = self.addr.to_owned();
+        // The builders have the same methods, and no trait for them.
         let client = match self.transport {
-            "tcp" => builder.with_tcp().with_server_address(addr).build(),
-            "websocket" => builder.with_websocket().with_server_address(addr).build(),
+            "tcp" => {
+                let builder = builder.with_tcp().with_server_address(addr);
+                over_tls!(builder, self.certificate).build()
+            }
+            "websocket" => {
+                let builder = builder.with_websocket().with_server_address(addr);
+                over_tls!(builder, self.certificate).build()
+            }
             other => panic!("there is no transport {other}"),
         };
         let client = client.expect("the address is right");
