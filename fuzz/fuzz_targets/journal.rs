@@ -7,6 +7,8 @@ use owned_io_server::iggy::catalogue::{
     Catalogue, PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, Record, RecordError,
 };
 
+#[path = "../../log/tests/common/change.rs"]
+mod change;
 #[path = "../../log/tests/common/journal.rs"]
 mod journal;
 

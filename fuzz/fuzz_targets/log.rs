@@ -4,6 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 
+#[path = "../../log/tests/common/change.rs"]
+mod change;
 #[path = "../../log/tests/common/recovery.rs"]
 mod recovery;
 

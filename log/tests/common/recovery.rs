@@ -1,16 +1,14 @@
 //! Opens a partition whose files somebody has changed, as an input of bytes says. The fuzz target `log` uses it, and a
-//! test with inputs drawn from a seed.
+//! test with inputs drawn from a seed. Both have `change.rs` beside it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bytes::Bytes;
-use owned_io::{Executor, File, Files, OpenMode, OwnedReadAtExt, OwnedWriteAtExt};
+use owned_io::Executor;
 use owned_io_log::{ErrorKind, Partition, PartitionConfig, ReadFrom};
 use owned_io_sim::{Config, Sim};
 
-/// The bytes of a segment header and of a batch header.
-const SEGMENT_HEADER: usize = 40;
-const BATCH_HEADER: usize = 48;
+use super::change::{change, files};
 
 /// Checks that opening and reading neither panic nor hang, and that no batch is read that was not appended.
 ///
@@ -38,7 +36,7 @@ async fn change_and_open(batches: u64, changes: Vec<[u8; 4]>) {
     log.close().await.expect("it is closed");
 
     let mut is_forged = false;
-    let paths = segments(dir).await;
+    let paths = files(dir).await;
     for change_bytes in &changes {
         is_forged |= change(&paths, *change_bytes).await;
     }
@@ -61,6 +59,7 @@ async fn change_and_open(batches: u64, changes: Vec<[u8; 4]>) {
             Ok(read) => {
                 for batch in read {
                     assert!(batch.next_offset() > next, "a read goes back");
+                    assert!(batch.base_offset == next || is_forged, "a batch is left out");
                     next = batch.next_offset();
                     found += 1;
                     let is_known = (0..batches).any(|number| {
@@ -79,6 +78,15 @@ async fn change_and_open(batches: u64, changes: Vec<[u8; 4]>) {
         }
     }
     assert!(!changes.is_empty() || found == batches, "{found} of {batches} batches");
+    // What is behind the damage, too. There are not as many messages, unless an offset was forged.
+    for offset in 0..recovered.offsets.next.min(64) {
+        if let Ok(read) = log.read(ReadFrom::Offset(offset), 1).await {
+            let is_asked_for = read
+                .first()
+                .is_some_and(|batch| (batch.base_offset..batch.next_offset()).contains(&offset));
+            assert!(is_asked_for || is_forged, "{read:?} is not the batch of {offset}");
+        }
+    }
     let _ = log.read(ReadFrom::Timestamp(recovered.offsets.next), 1000).await;
 
     // It goes on, unless a header was forged so that no offset is left.
@@ -94,69 +102,10 @@ async fn change_and_open(batches: u64, changes: Vec<[u8; 4]>) {
     log.close().await.expect("it is closed");
 }
 
-/// Changes a segment. The bytes are: which segment; what to do (the two high bits) and the high bits of a position; the
-/// low bits of the position; a value. Returns whether the header of a batch was forged with the right CRC. A mark may be
-/// forged, too: that hides no batch.
-async fn change(paths: &[PathBuf], [which, what, position, value]: [u8; 4]) -> bool {
-    let path = &paths[which as usize % paths.len()];
-    let Ok(file) = Sim::open(path, OpenMode::Write).await else { return false };
-    let len = file.size().await.expect("the length") as usize;
-    let read = file.read_exact_at(Vec::with_capacity(len), len, 0).await;
-    let mut bytes = read.into_result().expect("it is read").1;
-    let position = usize::from(what & 0x3f) << 8 | usize::from(position);
-    let mut is_forged = false;
-    match what >> 6 {
-        0 => {
-            if let Some(byte) = bytes.get_mut(position) {
-                *byte ^= value | 1;
-            }
-        }
-        1 => bytes.truncate(position),
-        2 => bytes.extend(std::iter::repeat_n(position as u8, value.into())),
-        _ if path.ends_with("clean") => forge_mark(&mut bytes, position, value),
-        _ => is_forged = forge(&mut bytes, position, value),
-    }
-    file.set_len(bytes.len() as u64).await.expect("it is cut");
-    file.write_all_at(bytes, 0).await.into_result().expect("it is written");
-    is_forged
-}
-
-/// Changes a field of one of the first batches, and makes the CRC right.
-fn forge(bytes: &mut [u8], position: usize, value: u8) -> bool {
-    let mut at = SEGMENT_HEADER;
-    for _ in 0..position >> 8 {
-        let Some(len) = bytes.get(at + 12..at + 16) else { return false };
-        let len = u32::from_le_bytes(len.try_into().expect("four bytes"));
-        at = at.saturating_add(BATCH_HEADER + len as usize);
-    }
-    let Some(header) = bytes.get_mut(at..at.saturating_add(BATCH_HEADER)) else { return false };
-    header[8 + (position & 0xff) % 40] = value;
-    let crc = crc32c::crc32c(&header[8..]);
-    header[4..8].copy_from_slice(&crc.to_le_bytes());
-    true
-}
-
-/// Changes a byte of a mark, and makes the CRC right.
-fn forge_mark(mark: &mut [u8], position: usize, value: u8) {
-    if mark.len() <= 16 {
-        return;
-    }
-    mark[16 + position % (mark.len() - 16)] = value;
-    let crc = crc32c::crc32c(&mark[16..]);
-    mark[12..16].copy_from_slice(&crc.to_le_bytes());
-}
-
 fn count(number: u64) -> u32 {
     (number % 3) as u32 + 1
 }
 
 fn payload(number: u64) -> Bytes {
     format!("<{number}>").repeat(number as usize * 7 % 40 + 1).into()
-}
-
-async fn segments(dir: &Path) -> Vec<PathBuf> {
-    let entries = Sim::list_dir(dir).await.expect("the directory is listed");
-    let paths = entries.into_iter().map(|entry| dir.join(entry.name));
-    // With the mark of the clean end.
-    paths.filter(|path| !path.ends_with("lock")).collect()
 }

@@ -221,17 +221,17 @@ fn damage_in_the_last_file_refuses_a_start_after_a_kill() {
     });
 }
 
-/// A start trusts the mark of a clean end, whose index may be wrong. Then who reads is told: no message is left out.
+/// A start takes the index from the mark of a clean end, and it may be wrong. Then each message is read all the same.
 #[test]
 fn an_index_that_lies_leaves_no_message_out() {
-    for (lie, change, does_fail) in [
-        ("nothing", (|_| {}) as fn(&mut Vec<[u64; 3]>), false),
-        ("that there are fewer batches", |entries| entries.truncate(1), false),
-        ("where a batch begins", |entries| entries[1][0] += 1, true),
-        ("which messages a batch has", |entries| entries[1][1] -= 1, true),
-        ("nothing of the first batch", |entries| _ = entries.remove(0), false),
-        ("that the first batch is elsewhere", |entries| entries[0][0] = entries[1][0] - 1, true),
-        ("when batches came", |entries| entries[1][2] -= 1, true),
+    for (lie, change) in [
+        ("nothing", (|_| {}) as fn(&mut Vec<[u64; 3]>)),
+        ("that there are fewer batches", |entries| entries.truncate(1)),
+        ("where a batch begins", |entries| entries[1][0] += 1),
+        ("which messages a batch has", |entries| entries[1][1] -= 1),
+        ("nothing of the first batch", |entries| _ = entries.remove(0)),
+        ("that the first batch is elsewhere", |entries| entries[0][0] = entries[1][0] - 1),
+        ("when batches came", |entries| entries[1][2] -= 1),
     ] {
         block_on(async {
             fill(End::Clean).await;
@@ -242,7 +242,7 @@ fn an_index_that_lies_leaves_no_message_out() {
             let iggy = start().await;
             let (mut reader, mut other) = (Client::login(&iggy).await, Client::login(&iggy).await);
             let (unreadable, end) = poll_each(&mut reader).await;
-            assert_eq!((!unreadable.is_empty(), end), (does_fail, MESSAGES), "{lie}");
+            assert_eq!((unreadable, end), (vec![], MESSAGES), "{lie}");
             expect_others_undisturbed(&mut other).await;
         });
     }
