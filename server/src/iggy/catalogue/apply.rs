@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use owned_io::coop;
 
 use super::{
-    Catalogue, Consumer, GroupId, LogId, PARTITIONS_PER_TOPIC_MAX, Partition, Record, RecordError,
-    Stream, Topic, TopicId,
+    Catalogue, Consumer, GroupId, LogId, Partition, Record, RecordError, Stream, Topic, TopicId,
 };
 use crate::iggy::Name;
 
@@ -114,7 +113,7 @@ impl Catalogue {
                 deleted.topics.values().for_each(|topic| self.discount(topic));
             }
             Record::TopicCreated { at, created_at, settings, log, partitions, name } => {
-                end_of_logs(*log, *partitions)?;
+                self.end_of_logs(0, *log, *partitions)?;
                 let stream = self.streams.get_mut(&at.stream)?;
                 let is_free = match self.is_numbered_by_name {
                     true => !stream.topics.contains_key(&at.topic),
@@ -192,12 +191,20 @@ impl Catalogue {
     }
 
     fn add(&mut self, at: TopicId, created_at: u64, first: LogId, count: u32) -> Option<()> {
-        let end = end_of_logs(first, count)?;
+        let present = self.topic_mut(at)?.partitions.len();
+        let end = self.end_of_logs(present, first, count)?;
         let new = |log| Partition { log: LogId(log), created_at, offsets: BTreeMap::new() };
         self.topic_mut(at)?.partitions.extend((first.0..end).map(new));
         self.counts.partitions += count as usize;
         self.next_log = self.next_log.max(end);
         Some(())
+    }
+
+    /// The log behind `count` logs from `first` on. None if there are not as many, or if a topic with `present`
+    /// partitions may not have that many more: damaged records must not fill the memory.
+    fn end_of_logs(&self, present: usize, first: LogId, count: u32) -> Option<u64> {
+        self.check_partitions(present, count).ok()?;
+        first.0.checked_add(count.into())
     }
 
     fn remove(&mut self, at: TopicId, count: u32) -> Option<()> {
@@ -244,12 +251,6 @@ impl Stream {
         let (topics, names) = (BTreeMap::new(), BTreeMap::new());
         Self { name, created_at, topics, names, next_topic: 0 }
     }
-}
-
-/// The log behind `count` logs from `first` on. None if there are not as many.
-fn end_of_logs(first: LogId, count: u32) -> Option<u64> {
-    let is_possible = count as usize <= PARTITIONS_PER_TOPIC_MAX; // a damaged record shall not fill the memory
-    first.0.checked_add(count.into()).filter(|_| is_possible)
 }
 
 /// None if the name is taken.

@@ -404,6 +404,39 @@ fn what_there_may_be_is_limited() {
     assert_counts(&catalogue);
 }
 
+/// Damaged records must not fill the memory. And a snapshot of what they give would not be read again.
+#[test]
+fn records_of_more_partitions_than_there_may_be_are_refused() {
+    let most = PARTITIONS_PER_TOPIC_MAX as u32;
+    let created = |topic, partitions| Record::TopicCreated {
+        at: TopicId { stream: 0, topic },
+        created_at: 0,
+        settings: SETTINGS,
+        log: LogId(u64::from(topic) * u64::from(most)),
+        partitions,
+        name: Name::new(&format!("t{topic}")).unwrap(),
+    };
+    let added = |topic, count| {
+        let at = TopicId { stream: 0, topic };
+        Record::PartitionsAdded { at, created_at: 0, log: LogId(u64::MAX / 2), count }
+    };
+    let mut catalogue = catalogue_with([Catalogue::default().create_stream("s", 0)]);
+    catalogue.apply(&created(0, most - 1)).unwrap();
+    catalogue.apply(&added(0, 1)).unwrap();
+    let full = PARTITIONS_MAX as u32 / most;
+    (1..full).for_each(|topic| catalogue.apply(&created(topic, most)).unwrap());
+    let left = PARTITIONS_MAX as u32 % most;
+    catalogue.apply(&created(full, left - 1)).unwrap();
+    let before = catalogue.clone();
+    for record in [added(0, 1), added(full, 2), added(full, u32::MAX), created(full + 1, 2)] {
+        assert_eq!(catalogue.apply(&record), Err(RecordError::OutOfOrder), "{record:?}");
+        assert_eq!(catalogue, before);
+    }
+    catalogue.apply(&added(full, 1)).unwrap();
+    assert_eq!(catalogue.counts().partitions, PARTITIONS_MAX);
+    assert_eq!(Catalogue::from_bytes(&catalogue.to_bytes()), Ok(catalogue));
+}
+
 #[test]
 fn bad_names_are_refused_everywhere() {
     let (zero, settings) = (WireIdentifier::numeric(0), SETTINGS);
