@@ -32,6 +32,7 @@ impl AsyncRead for FuturesIo {
         if buf.is_empty() {
             return Poll::Ready(Ok(0));
         }
+        self.polled.drive_write(cx);
         let received = ready!(self.polled.poll_received(cx))?;
         let len = received.len().min(buf.len());
         buf[..len].copy_from_slice(&received[..len]);

@@ -10,7 +10,8 @@ use crate::polled::Polled;
 
 /// A connection as hyper's [`Read`] and [`Write`].
 ///
-/// The [documentation of the crate](crate#what-an-operation-promises) says what each operation promises.
+/// The [documentation of the crate](crate#what-an-operation-promises) says what each operation promises. A write goes on
+/// while writes and flushes are polled. hyper does that, and a user of an upgraded connection flushes what is written.
 pub struct HyperIo {
     polled: Polled,
 }
@@ -32,6 +33,8 @@ impl Read for HyperIo {
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
+        // It drives no write: hyper polls the flush of what it wrote. Doing both cost 5 % of CPU on compio, for objects of
+        // 1 KiB (2026-11-27).
         let received = ready!(self.polled.poll_received(cx))?;
         let len = received.len().min(buf.remaining());
         buf.put_slice(&received[..len]);

@@ -60,7 +60,6 @@ impl Polled {
 
     /// Waits for bytes, and returns those that are not [consumed](Self::consume). None at the end of the stream.
     pub(crate) fn poll_received(&mut self, cx: &Context<'_>) -> Poll<io::Result<&[u8]>> {
-        self.drive_write(cx);
         if self.received.is_none() {
             if !self.reader.is_busy() {
                 self.reader.start(());
@@ -131,24 +130,25 @@ impl Polled {
         self.poll_written(cx)
     }
 
-    fn poll_written(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
-        if self.writer.is_busy() {
-            let done = ready!(self.writer.poll(Direction::Write, cx));
-            self.handle_done(done);
-        }
-        Poll::Ready(self.failure.map_or(Ok(()), |failure| Err(failure.into())))
-    }
-
     /// Drives the current write for a caller that reads. It may wait for the answer to what was written without a flush,
     /// and nobody else polls the write then. It is registered even if there is no write yet: another task may begin one
     /// and end.
-    fn drive_write(&mut self, cx: &Context<'_>) {
+    #[cfg(any(feature = "futures-io", feature = "tokio"))]
+    pub(crate) fn drive_write(&mut self, cx: &Context<'_>) {
         self.writer.register(Direction::Read, cx);
         if self.writer.is_busy()
             && let Poll::Ready(done) = self.writer.drive()
         {
             self.handle_done(done);
         }
+    }
+
+    fn poll_written(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        if self.writer.is_busy() {
+            let done = ready!(self.writer.poll(Direction::Write, cx));
+            self.handle_done(done);
+        }
+        Poll::Ready(self.failure.map_or(Ok(()), |failure| Err(failure.into())))
     }
 
     fn handle_done(&mut self, (result, bytes): (io::Result<()>, Vec<u8>)) {

@@ -32,6 +32,7 @@ impl AsyncRead for TokioIo {
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
+        self.polled.drive_write(cx);
         let received = ready!(self.polled.poll_received(cx))?;
         let len = received.len().min(buf.remaining());
         buf.put_slice(&received[..len]);
