@@ -11,9 +11,12 @@ use owned_io::{Buffers, ListenOptions, MemoryBudget, Pool, PoolConfig, Runtime, 
 use owned_io_compat::HyperIo;
 use peers_common::{ACCEPT_PAUSE, Args, BUF_BYTES, ExtraOption, Ring};
 
-/// What all connections together may have unsent, in bytes: 64 KiB for each of 4,096 connections, which is more than a
-/// plan opens. So no measured write waits for memory.
-const UNSENT_BYTES_MAX: usize = 256 << 20;
+/// What all connections together may have unsent, in bytes: 64 KiB for each, which is the most of one. So no measured
+/// write waits for memory. Half of it is in shares, as in the server.
+const UNSENT_BYTES_MAX: usize = CONNECTIONS_MAX * (64 << 10);
+
+/// How many connections have a share: more than a plan opens.
+const CONNECTIONS_MAX: usize = 4096;
 
 fn main() -> ExitCode {
     peers_common::main(env!("CARGO_PKG_NAME"), ExtraOption::RuntimeObjects, |args| {
@@ -43,7 +46,9 @@ fn serve<R: Runtime>(args: Args) -> io::Result<()> {
         peers_common::print_service("object", bound.local_addr());
         let mut config = PoolConfig::default();
         config.buf_bytes = BUF_BYTES;
-        let buffers = Buffers::new(Pool::new(config), MemoryBudget::new(UNSENT_BYTES_MAX));
+        let budget = MemoryBudget::new(UNSENT_BYTES_MAX);
+        let budget = budget.with_shares(CONNECTIONS_MAX, UNSENT_BYTES_MAX / 2);
+        let buffers = Buffers::new(Pool::new(config), budget);
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
