@@ -1,6 +1,7 @@
 """Objects: names that lead elsewhere, origins that fail, and many clients of one object."""
 
 import os
+import re
 import signal
 import socket
 import struct
@@ -51,11 +52,11 @@ class Origin:
 
 
 @contextmanager
-def serving(ctx, answer, *options):
+def serving(ctx, answer, *options, listeners=("http",)):
     """A server, and its origin."""
     origin = Origin(answer)
     try:
-        with ctx.fresh("--origin", origin.url, *options) as server:
+        with ctx.fresh("--origin", origin.url, *options, listeners=listeners) as server:
             yield server, origin
     finally:
         origin.listener.close()
@@ -139,22 +140,50 @@ cut("chunks do not end", head("Transfer-Encoding: chunked") + b"1388\r\n" + b"a"
 cut("chunks are malformed", head("Transfer-Encoding: chunked") + b"1388\r\n" + b"a" * 5001 + b"\r\n0\r\n\r\n")
 
 
-@case("objects: 2,000 clients of one missing object", "one request to the origin, and the object for each", "alone")
+@case("objects: 10,000 clients of one missing object", "one request to the origin, and the object for each", "alone")
 def many_clients(ctx):
-    whole = os.urandom(300_000)
+    clients, whole, asked = 10_000, os.urandom(1_000), threading.Event()
 
     def answer(sock, _):
-        time.sleep(1)
-        sock.sendall(head(f"Content-Length: {len(whole)}") + whole)
+        # The server waits for more of an object for 10 s at most.
+        sock.sendall(head(f"Content-Length: {len(whole)}"))
+        at = 0
+        while at < 10 and not asked.wait(3):
+            sock.sendall(whole[at : at + 1])
+            at += 1
+        sock.sendall(whole[at:])
 
-    with serving(ctx, answer, "--workers", "2") as (server, origin):
-        socks = [connect(server.addr(), 60) for _ in range(2_000)]
-        for sock in socks:
-            sock.sendall(get("/object/a", "Connection: close"))
-        for sock in socks:
-            with sock:
+    # Either worker may get all of them.
+    options = ("--workers", "2", "--connections-max", clients + 100)
+    with serving(ctx, answer, *options, listeners=("http", "admin")) as (server, origin):
+        socks = []
+        try:
+            for _ in range(clients):
+                socks.append(connect(server.addr(), 60))
+                socks[-1].sendall(get("/object/a", "Connection: close"))
+            # The origin does not end its answer before: everybody who has asked waits for it.
+            deadline = time.monotonic() + 15
+            while found(server) != {"miss": 1, "joined": clients - 1} and time.monotonic() < deadline:
+                time.sleep(0.05)
+            requests = found(server)
+            asked.set()
+            expect(requests == {"miss": 1, "joined": clients - 1}, requests)
+            for sock in socks:
                 expect(body(read_to_end(sock, 60)) == whole, "another object")
+        finally:
+            asked.set()
+            for sock in socks:
+                sock.close()
         expect(origin.count == 1, f"{origin.count} requests")
+
+
+def found(server):
+    """How many requests for objects there were, by what they found."""
+    with connect(server.addr("admin")) as sock:
+        sock.sendall(get("/metrics", "Connection: close"))
+        text = read_to_end(sock).decode()
+    values = re.findall(r'^owned_io_object_requests_total\{found="(\w+)"\} (\d+)$', text, re.M)
+    return {name: int(value) for name, value in values if value != "0"}
 
 
 @case("objects: an origin that never answers", "504 after 10 s", "waiting")
