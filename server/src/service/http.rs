@@ -13,6 +13,8 @@
 //! | `/tail/STREAM/TOPIC/PARTITION?from=…` | a WebSocket, for who has the password of Iggy's clients: see [`tail`] |
 //! | `POST /events/STREAM/TOPIC` | where the events of its body were appended, for who has that password: see [`events`] |
 //!
+//! Each answer but the 101 of an upgrade has `Date` and `Server`.
+//!
 //! Other paths are answered 404. `/health` is answered 503 after [notice](crate::drain::DrainSignal::notice), and when
 //! [the catalogue of the streams has failed](crate::iggy::storage::CatalogueFailure), which a restart may cure. Every
 //! path is answered 503 once the server drains.
@@ -63,6 +65,9 @@ const ANSWERS_BYTES_MAX: usize = 2 * 1024;
 /// How many bytes of answers that are sent by reference wait to be written at most, but one piece at least. What is
 /// queued is one write then, with its head and its framing, if chunks have up to 16 KiB.
 const SHARED_BYTES_MAX: usize = TRANSFER_BYTES_MAX - (4 + 16) * 1024;
+
+/// The value of `Server`. It has no version: that would tell an attacker more than a user.
+const SERVER: &str = "owned-io";
 
 /// The bytes that the queue of a WebSocket may hold beyond a message: the messages that the source gathers for a
 /// write, or the answers to one read (the sink's answers to the shortest messages are 5/3 as long as these), and pongs.
@@ -329,6 +334,7 @@ pub(super) const PLAIN_TEXT: (&str, &str) = ("Content-Type", "text/plain");
 /// [events](events::with_bodies) takes a body; the defaults bound what is discarded of one.
 pub(super) fn http_config(limits: Limits, idle_max: Duration) -> engine::Config {
     let mut config = engine::Config::default();
+    config.server = Some(SERVER);
     config.limits.queue_bytes_max = ANSWERS_BYTES_MAX;
     config.limits.queue_shared_bytes_max = SHARED_BYTES_MAX;
     config.timeouts.idle = idle_max;

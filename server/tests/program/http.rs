@@ -42,6 +42,10 @@ fn http_follows_its_rfcs() {
                 "{head}"
             );
             assert!(head.contains("\r\nContent-Length: 3\r\n"), "{head}");
+            assert!(
+                head.contains("\r\nDate: ") && head.contains("\r\nServer: owned-io\r\n"),
+                "{head}"
+            );
             for (status, request) in [
                 (404, "HEAD /nothing HTTP/1.1\r\nHost: a"),
                 (400, "GET /health HTTP/1.1"),
