@@ -526,6 +526,10 @@ mod tests {
             run("compat-compio/chunk-4k", Service::Object),
             "object-compat --runtime compio --ring tuned {addr} --objects {objects} --chunk 4096"
         );
+        for row in ["object-epoll", "object-uring"] {
+            let zero_copy = run(&format!("{row}/zero-copy"), Service::Object);
+            assert_eq!(zero_copy, format!("{row} {{addr}} --objects {{objects}} --zero-copy"));
+        }
         let kafka = "--store kafka --kafka-brokers 127.0.0.1:9092 --http {addr} --iggy-password-file {password}";
         assert_eq!(run("kafka-compio", Service::Events), format!("{ours} {kafka}"));
         assert_eq!(run_echo("ws-faulty/slow"), "ws-faulty {addr} --fault slow");

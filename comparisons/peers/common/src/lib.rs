@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod objects;
+pub mod zero_copy;
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
@@ -45,6 +46,8 @@ pub enum ExtraOption {
     Objects,
     /// Those of `Runtime` and of `Objects`.
     RuntimeObjects,
+    /// Those of [`Objects`](Self::Objects), and `--zero-copy`.
+    ZeroCopyObjects,
     /// `--websocket`.
     WebSocket,
     /// `--brokers HOST:PORT,…` and `--topic NAME`, both needed.
@@ -61,7 +64,7 @@ impl ExtraOption {
     }
 
     fn has_objects(self) -> bool {
-        matches!(self, Self::Objects | Self::RuntimeObjects)
+        matches!(self, Self::Objects | Self::RuntimeObjects | Self::ZeroCopyObjects)
     }
 }
 
@@ -109,6 +112,8 @@ pub struct Args {
     pub objects: PathBuf,
     /// `--chunk`: the bytes of each chunk of a body. Default: bodies are sent with their length.
     pub chunk_bytes: Option<NonZero<usize>>,
+    /// `--zero-copy`: the kernel is asked not to copy what is sent. Default: it copies.
+    pub zero_copy: bool,
     /// `--websocket`: echo over WebSocket. Default: over TCP.
     pub websocket: bool,
     /// `--brokers`, for a server that takes it: those of Kafka. Otherwise empty.
@@ -208,13 +213,14 @@ fn parse(
         ExtraOption::RuntimeObjects => {
             " --objects DIR [--chunk BYTES] [--runtime NAME] [--ring default|tuned]"
         }
+        ExtraOption::ZeroCopyObjects => " --objects DIR [--chunk BYTES] [--zero-copy]",
         ExtraOption::WebSocket => " [--websocket]",
         ExtraOption::Kafka => " --brokers HOST:PORT,… --topic NAME",
     };
     let wrong = |what: String| format!("{what}; usage: {name} ADDR{option} [--core N]");
     let (mut addr, mut ring, mut core, mut workers) = (None, Ring::Default, None, None);
     let (mut chain, mut key) = (None, None);
-    let (mut objects, mut chunk_bytes) = (None, None);
+    let (mut objects, mut chunk_bytes, mut zero_copy) = (None, None, false);
     let (mut brokers, mut topic) = (None, None);
     let (mut runtime, mut fault, mut websocket) = ("tokio".to_owned(), Fault::None, false);
     while let Some(word) = words.next() {
@@ -257,6 +263,7 @@ fn parse(
                 chunk_bytes =
                     Some(number.ok_or_else(|| wrong(format!("no chunk has {value:?} bytes")))?);
             }
+            ("--zero-copy", ExtraOption::ZeroCopyObjects) => zero_copy = true,
             ("--websocket", ExtraOption::WebSocket) => websocket = true,
             ("--brokers", ExtraOption::Kafka) => brokers = Some(value()?),
             ("--topic", ExtraOption::Kafka) => topic = Some(value()?),
@@ -292,6 +299,7 @@ fn parse(
         tls,
         objects,
         chunk_bytes,
+        zero_copy,
         websocket,
         brokers: brokers.unwrap_or_default(),
         topic: topic.unwrap_or_default(),
@@ -331,5 +339,14 @@ mod tests {
             let error = parsed(extra, line).unwrap_err();
             assert!(error.contains(&format!("{what:?} is not understood")), "{error}");
         }
+    }
+
+    #[test]
+    fn only_servers_that_can_take_zero_copy() {
+        let line = "127.0.0.1:0 --objects a --chunk 7 --zero-copy";
+        let args = parsed(ExtraOption::ZeroCopyObjects, line).unwrap();
+        assert!(args.zero_copy && args.objects == *"a" && args.chunk_bytes == NonZero::new(7));
+        let refused = parsed(ExtraOption::Objects, line).unwrap_err();
+        assert!(refused.starts_with("\"--zero-copy\" is not understood"), "{refused}");
     }
 }

@@ -7,6 +7,8 @@ use std::net::TcpStream;
 use peers_common::BUF_BYTES;
 use peers_common::objects::Answers;
 
+use crate::zero_copy;
+
 /// How many reads a connection may answer before the next connection is served.
 const ROUNDS_MAX: usize = 16;
 
@@ -29,11 +31,13 @@ pub(crate) struct Connection {
     end: usize,
     /// At most as many as requests fit into `buf`: nothing is read before all have been written.
     answers: VecDeque<&'static [u8]>,
+    /// Whether the kernel is asked not to copy answers.
+    is_zero_copy: bool,
 }
 
 impl Connection {
-    pub(crate) fn new(stream: TcpStream) -> Self {
-        Self { stream, buf: vec![0; BUF_BYTES], end: 0, answers: VecDeque::new() }
+    pub(crate) fn new(stream: TcpStream, is_zero_copy: bool) -> Self {
+        Self { stream, buf: vec![0; BUF_BYTES], end: 0, answers: VecDeque::new(), is_zero_copy }
     }
 
     pub(crate) fn stream(&self) -> &TcpStream {
@@ -88,7 +92,11 @@ impl Connection {
         for (slice, answer) in slices.iter_mut().zip(&self.answers) {
             *slice = IoSlice::new(answer);
         }
-        let mut written = self.stream.write_vectored(&slices[..count])?;
+        let slices = &slices[..count];
+        let mut written = match self.is_zero_copy {
+            true => zero_copy::send(&self.stream, slices)?,
+            false => self.stream.write_vectored(slices)?,
+        };
         while let Some(answer) = self.answers.front_mut() {
             if written < answer.len() {
                 *answer = &answer[written..];

@@ -1,9 +1,11 @@
 //! Objects over HTTP on epoll itself: one thread, level-triggered, no runtime. It sends answers that were prepared
 //! before, and reads no header of a request: the limit.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod connection;
+#[expect(unsafe_code, reason = "the kernel takes and writes raw memory")]
+mod zero_copy;
 
 use std::io;
 use std::net::TcpListener;
@@ -12,6 +14,7 @@ use std::time::Instant;
 
 use connection::{Connection, Interest};
 use peers_common::objects::Answers;
+use peers_common::zero_copy::Completions;
 use peers_common::{ACCEPT_PAUSE, Args, ExtraOption};
 use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
@@ -25,21 +28,28 @@ const EVENTS_MAX: usize = 1024;
 /// How many clients are accepted before connections are served.
 const ACCEPTS_MAX: usize = 64;
 
+/// How many messages about sends are read when a connection ends. The kernel merges those that follow each other.
+const COMPLETIONS_MAX: usize = 64;
+
 /// The data of the listener's events. The data of a connection's events is its index.
 const LISTENER: u64 = u64::MAX;
 
 fn main() -> ExitCode {
-    peers_common::main(env!("CARGO_PKG_NAME"), ExtraOption::Objects, serve)
+    peers_common::main(env!("CARGO_PKG_NAME"), ExtraOption::ZeroCopyObjects, serve)
 }
 
 fn serve(args: Args) -> io::Result<()> {
     let answers = Answers::prepare(&args.objects, args.chunk_bytes)?;
     let listener = peers_common::listen(args.addr)?;
     listener.set_nonblocking(true)?;
+    if args.zero_copy {
+        zero_copy::enable(&listener)?;
+    }
     let mut server = Server {
         epoll: epoll::create(CreateFlags::CLOEXEC)?,
         listener,
         answers,
+        zero_copy: args.zero_copy.then(Completions::default),
         accept_again: None,
         connections: Vec::new(),
         free: Vec::new(),
@@ -57,7 +67,7 @@ fn serve(args: Args) -> io::Result<()> {
         for event in events.drain(..) {
             match event.data.u64() {
                 LISTENER => server.accept()?,
-                index => server.answer(index as usize),
+                index => server.answer(index as usize, event.flags),
             }
         }
         server.resume_accepting()?;
@@ -68,6 +78,8 @@ struct Server {
     epoll: OwnedFd,
     listener: TcpListener,
     answers: Answers,
+    /// The sends without a copy that are complete. `None`: sends copy.
+    zero_copy: Option<Completions>,
     /// When to accept again after a failure. Until then the listener's events are off.
     accept_again: Option<Instant>,
     connections: Vec<Option<Connection>>,
@@ -97,7 +109,7 @@ impl Server {
     fn add(&mut self, stream: OwnedFd) -> io::Result<()> {
         let index = self.free.last().copied().unwrap_or(self.connections.len());
         epoll::add(&self.epoll, &stream, EventData::new_u64(index as u64), EventFlags::IN)?;
-        let connection = Some(Connection::new(stream.into()));
+        let connection = Some(Connection::new(stream.into(), self.zero_copy.is_some()));
         if self.free.pop().is_some() {
             self.connections[index] = connection;
         } else {
@@ -108,8 +120,17 @@ impl Server {
 
     /// Serves a connection that is ready. An error ends this connection only. A batch has at most one event for each
     /// connection, so none is left for a connection that has ended.
-    fn answer(&mut self, index: usize) {
+    fn answer(&mut self, index: usize, flags: EventFlags) {
         let Some(connection) = &mut self.connections[index] else { return };
+        if let Some(completions) = &mut self.zero_copy
+            && flags.contains(EventFlags::ERR)
+        {
+            // One, because epoll is level-triggered. If it fails, the read or the write below says why.
+            let found = zero_copy::read_completion(connection.stream(), completions);
+            if found.unwrap_or(false) && flags == EventFlags::ERR {
+                return;
+            }
+        }
         let before = connection.interest();
         let alive = connection.answer(&self.answers).and_then(|alive| {
             let after = connection.interest();
@@ -124,8 +145,24 @@ impl Server {
             Ok(alive)
         });
         if !alive.unwrap_or(false) {
-            self.connections[index] = None; // this closes the descriptor, which removes it from epoll
-            self.free.push(index);
+            self.end(index);
+        }
+    }
+
+    /// Ends a connection. A client that has read everything has acknowledged it, so that all its sends are complete.
+    fn end(&mut self, index: usize) {
+        let ended = self.connections[index].take();
+        self.free.push(index);
+        // Dropping it closes the descriptor, which removes it from epoll.
+        let (Some(completions), Some(connection)) = (&mut self.zero_copy, ended) else { return };
+        for _ in 0..COMPLETIONS_MAX {
+            match zero_copy::read_completion(connection.stream(), completions) {
+                Ok(true) => {}
+                Ok(false) | Err(_) => break,
+            }
+        }
+        if self.free.len() == self.connections.len() {
+            completions.print(env!("CARGO_PKG_NAME"));
         }
     }
 

@@ -19,14 +19,15 @@ use peers_common::objects::Answers;
 use peers_common::{Args, ExtraOption};
 
 fn main() -> ExitCode {
-    peers_common::main(env!("CARGO_PKG_NAME"), ExtraOption::Objects, serve)
+    peers_common::main(env!("CARGO_PKG_NAME"), ExtraOption::ZeroCopyObjects, serve)
 }
 
 fn serve(args: Args) -> io::Result<()> {
     let answers = Answers::prepare(&args.objects, args.chunk_bytes)?;
     let listener = peers_common::listen(args.addr)?;
     let addr = listener.local_addr()?;
-    let mut server = server::Server::new(listener, answers).map_err(peers_common::no_runtime)?;
+    let mut server =
+        server::Server::new(listener, answers, args.zero_copy).map_err(peers_common::no_runtime)?;
     peers_common::print_service("object", addr);
     server.run()
 }

@@ -26,18 +26,28 @@ pub(crate) enum Kind {
     Receive,
     Send,
     Cancel,
+    /// No operation, but the second completion of a send without a copy: the kernel has no use for its bytes any more.
+    /// Its connection may have ended.
+    Notification,
 }
 
 const KIND_BITS: u32 = 3;
+
+/// `IORING_SEND_ZC_REPORT_USAGE` of `linux/io_uring.h`: notifications say whether the kernel copied.
+const REPORT_USAGE: u16 = 1 << 3;
+
+/// `IORING_NOTIF_USAGE_ZC_COPIED` of `linux/io_uring.h`.
+const USAGE_COPIED: u32 = 1 << 31;
 
 /// A completed operation, or one result of a multishot operation.
 pub(crate) struct Completion {
     pub(crate) kind: Kind,
     pub(crate) index: usize,
+    /// Of a notification: 1 if the kernel copied, otherwise 0.
     pub(crate) result: io::Result<u32>,
     /// The buffer that was received into.
     pub(crate) buffer: Option<u16>,
-    /// Whether the multishot operation continues.
+    /// Whether the multishot operation continues, or a notification follows.
     pub(crate) more: bool,
 }
 
@@ -45,15 +55,17 @@ pub(crate) struct Ring {
     ring: IoUring,
     pub(crate) buffers: Buffers,
     waiting: VecDeque<squeue::Entry>,
+    is_zero_copy: bool,
 }
 
 impl Ring {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// With `is_zero_copy`, the kernel is asked not to copy what is sent.
+    pub(crate) fn new(is_zero_copy: bool) -> io::Result<Self> {
         let mut builder = IoUring::builder();
         builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
         let ring = builder.setup_submit_all().setup_cqsize(COMPLETIONS).build(ENTRIES)?;
         let buffers = Buffers::register(&ring)?;
-        Ok(Self { ring, buffers, waiting: VecDeque::new() })
+        Ok(Self { ring, buffers, waiting: VecDeque::new(), is_zero_copy })
     }
 
     pub(crate) fn accept(&mut self, listener: &TcpListener) {
@@ -80,9 +92,13 @@ impl Ring {
 
     /// Sends the whole message, unless the connection ends meanwhile. Until then the message must stay as it is.
     pub(crate) fn send(&mut self, stream: &TcpStream, message: &Message, index: usize) {
-        let send = opcode::SendMsg::new(Fd(stream.as_raw_fd()), message.header());
+        let (fd, header) = (Fd(stream.as_raw_fd()), message.header());
         let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL).cast_unsigned();
-        self.push(send.flags(flags).build(), Kind::Send, index);
+        let send = match self.is_zero_copy {
+            true => opcode::SendMsgZc::new(fd, header).ioprio(REPORT_USAGE).flags(flags).build(),
+            false => opcode::SendMsg::new(fd, header).flags(flags).build(),
+        };
+        self.push(send, Kind::Send, index);
     }
 
     /// Submits all queued operations, waits for at least one completion, and collects all completions.
@@ -115,7 +131,8 @@ impl Ring {
     fn queue(&mut self, entry: &squeue::Entry) -> bool {
         // SAFETY: entries come from the functions above. The timeout's duration is a static. The
         // buffers are never freed. The server neither changes nor drops a message that is being
-        // sent, and closes no descriptor while an operation on it is in flight.
+        // sent, and closes no descriptor while an operation on it is in flight. Until its notification
+        // a send without a copy uses nothing but answers, which are never freed.
         unsafe { self.ring.submission().push(entry).is_ok() }
     }
 }
@@ -124,11 +141,17 @@ impl Completion {
     fn new(entry: &cqueue::Entry) -> Self {
         let user_data = entry.user_data();
         let kinds = [Kind::Accept, Kind::Pause, Kind::Receive, Kind::Send, Kind::Cancel];
-        let result = entry.result();
+        let (result, is_notification) = (entry.result(), cqueue::notif(entry.flags()));
         Self {
-            kind: kinds[(user_data & ((1 << KIND_BITS) - 1)) as usize],
+            kind: match is_notification {
+                true => Kind::Notification,
+                false => kinds[(user_data & ((1 << KIND_BITS) - 1)) as usize],
+            },
             index: (user_data >> KIND_BITS) as usize,
-            result: u32::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result)),
+            result: match is_notification {
+                true => Ok(u32::from(result.cast_unsigned() & USAGE_COPIED != 0)),
+                false => u32::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result)),
+            },
             buffer: cqueue::buffer_select(entry.flags()),
             more: cqueue::more(entry.flags()),
         }

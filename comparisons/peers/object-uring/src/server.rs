@@ -4,6 +4,7 @@ use std::io;
 use std::net::{TcpListener, TcpStream};
 
 use peers_common::objects::Answers;
+use peers_common::zero_copy::Completions;
 
 use crate::connection::Connection;
 use crate::message::SLICES_MAX;
@@ -19,12 +20,27 @@ pub(crate) struct Server {
     connections: Vec<Option<Connection>>,
     /// The indices of `connections` that are `None`.
     free: Vec<usize>,
+    /// Sends without a copy whose notifications have come.
+    completions: Completions,
+    /// How many notifications are to come.
+    notifications: u64,
 }
 
 impl Server {
-    pub(crate) fn new(listener: TcpListener, answers: Answers) -> io::Result<Self> {
-        let (connections, free) = (Vec::new(), Vec::new());
-        Ok(Self { ring: Ring::new()?, listener, answers, connections, free })
+    pub(crate) fn new(
+        listener: TcpListener,
+        answers: Answers,
+        is_zero_copy: bool,
+    ) -> io::Result<Self> {
+        Ok(Self {
+            ring: Ring::new(is_zero_copy)?,
+            listener,
+            answers,
+            connections: Vec::new(),
+            free: Vec::new(),
+            completions: Completions::default(),
+            notifications: 0,
+        })
     }
 
     pub(crate) fn run(&mut self) -> io::Result<()> {
@@ -39,7 +55,11 @@ impl Server {
                     Kind::Receive => self.received(completion),
                     Kind::Send => self.sent(&completion),
                     Kind::Cancel => {} // the receive has a completion of its own
+                    Kind::Notification => self.notified(&completion),
                 }
+            }
+            if self.notifications == 0 && self.free.len() == self.connections.len() {
+                self.completions.print(env!("CARGO_PKG_NAME"));
             }
         }
     }
@@ -99,7 +119,14 @@ impl Server {
         self.advance(index);
     }
 
+    fn notified(&mut self, completion: &Completion) {
+        self.notifications -= 1;
+        self.completions.sends += 1;
+        self.completions.copied += u64::from(matches!(completion.result, Ok(1)));
+    }
+
     fn sent(&mut self, completion: &Completion) {
+        self.notifications += u64::from(completion.more);
         let Some(connection) = &mut self.connections[completion.index] else { return };
         connection.sending = false;
         let bytes = completion.result.as_ref().map_or(0, |bytes| *bytes as usize);
