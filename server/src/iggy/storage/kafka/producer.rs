@@ -63,7 +63,7 @@ impl Producer {
             // Else another batch could come between two messages of this one.
             let _order = order.lock().await;
             let client = self.client();
-            let mut rest = Rest { delivery: &delivery, count };
+            let mut rest = Rest::new(&delivery);
             for message in WireMessageIterator::new(messages, count) {
                 coop::yield_if_exhausted::<C>().await;
                 let message = message.map_err(|_| Status::InvalidMessagesSize)?;
@@ -74,7 +74,7 @@ impl Producer {
                         .payload(message.payload())
                         .headers(headers_of(&message));
                 if let Err((error, _)) = client.send(record) {
-                    delivery.fail(status_of_refusal(&error));
+                    rest.refuse(&error);
                     break;
                 }
                 rest.count -= 1;
@@ -221,16 +221,33 @@ fn checked_bytes(messages: &Bytes, count: u32) -> Result<usize, Status> {
     Ok(all)
 }
 
-/// Subtracts the messages that are not passed to librdkafka, also if the task is dropped in between.
+/// The messages of a batch that are not passed to librdkafka yet. Those that are left when it is dropped have failed, also
+/// if the task is dropped in between.
 struct Rest<'a> {
     delivery: &'a Delivery,
     count: u32,
+    /// Why messages are left.
+    failure: Status,
+}
+
+impl<'a> Rest<'a> {
+    const fn new(delivery: &'a Delivery) -> Self {
+        Self { delivery, count: delivery.count, failure: Status::CannotAppendMessage }
+    }
+
+    /// librdkafka has not taken the next message. If it is the first one, nothing of the batch is stored, and the client is
+    /// told the reason. Else those before it may be.
+    fn refuse(&mut self, error: &KafkaError) {
+        if self.count == self.delivery.count {
+            self.failure = status_of_refusal(error);
+        }
+    }
 }
 
 impl Drop for Rest<'_> {
     fn drop(&mut self) {
         if self.count > 0 {
-            self.delivery.fail(Status::CannotAppendMessage);
+            self.delivery.fail(self.failure);
             self.delivery.end(self.count);
         }
     }
@@ -425,6 +442,47 @@ mod tests {
                 Some(Err(Status::CannotAppendMessage))
             );
         }
+    }
+
+    #[test]
+    fn a_refusal_is_told_unless_messages_before_it_may_be_stored() {
+        use RDKafkaErrorCode as Code;
+        for (code, expected) in [
+            (Code::QueueFull, Status::TaskTimeout),
+            (Code::UnknownTopic, Status::TopicIdNotFound),
+            (Code::UnknownPartition, Status::PartitionNotFound),
+            (Code::MessageSizeTooLarge, Status::InvalidSizeBytes),
+        ] {
+            for passed in 0..3 {
+                let (delivery, mut answered) = delivery(3);
+                let mut rest = Rest::new(&delivery);
+                rest.count -= passed;
+                rest.refuse(&KafkaError::MessageProduction(code));
+                drop(rest);
+                for offset in 0..passed {
+                    assert!(answered.try_receive().is_none(), "reports are missing");
+                    delivery.succeed(offset.into(), 1);
+                    delivery.end(1);
+                }
+                let expected = if passed == 0 { expected } else { Status::CannotAppendMessage };
+                let answer = answered.try_receive().unwrap();
+                assert_eq!(answer.map(drop), Err(expected), "{code:?} after {passed}");
+            }
+        }
+    }
+
+    /// It may be stored even if no report says so, as that of a message that has timed out.
+    #[test]
+    fn a_batch_that_is_passed_in_part_may_be_stored() {
+        let (delivery, mut answered) = delivery(2);
+        let mut rest = Rest::new(&delivery);
+        rest.count -= 1; // the task is dropped then
+        drop(rest);
+        delivery.end(1);
+        assert_eq!(
+            answered.try_receive().unwrap().map(drop),
+            Err(Status::CannotAppendMessage)
+        );
     }
 
     #[test]
