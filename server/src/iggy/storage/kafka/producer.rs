@@ -30,12 +30,18 @@ use crate::iggy::Status;
 /// The work of passing a message to librdkafka, in nanoseconds: two allocations, and a lock. Not measured.
 const PRODUCE_NANOS: u64 = 2_000;
 
+/// The least time between two clients that take the place of ones that have failed. What is wrong at the brokers may
+/// make each of them fail, and each has threads, connections, and a second in which it ends.
+const REPLACE_INTERVAL_MIN: Duration = Duration::from_secs(1);
+
 /// The one producer of the process.
 pub(super) struct Producer {
     config: KafkaConfig,
     /// Replaced after a fatal error, because librdkafka refuses all messages then, and when it is
     /// [stuck](client::ConsumerHandle).
     client: Mutex<Arc<ThreadedProducer<Reports>>>,
+    /// When a client was last replaced after a fatal error, or could not be.
+    failed_at: Mutex<Option<Instant>>,
     room: Arc<Room>,
 }
 
@@ -43,7 +49,7 @@ impl Producer {
     pub(super) fn new(config: KafkaConfig) -> KafkaResult<Self> {
         let client = Mutex::new(Arc::new(new_client(&config)?));
         let room = Arc::new(Room::new(config.waiting_bytes_max));
-        Ok(Self { config, client, room })
+        Ok(Self { config, client, failed_at: Mutex::default(), room })
     }
 
     /// Waits for room, and passes the messages to librdkafka, in order, while `order` is held. Returns when all of them
@@ -62,7 +68,7 @@ impl Producer {
         {
             // Else another batch could come between two messages of this one.
             let _order = order.lock().await;
-            let client = self.client();
+            let client = self.client()?;
             let mut rest = Rest::new(&delivery);
             for message in WireMessageIterator::new(messages, count) {
                 coop::yield_if_exhausted::<C>().await;
@@ -126,17 +132,23 @@ impl Producer {
     }
 
     /// The client, or a new one after a fatal error.
-    fn client(&self) -> Arc<ThreadedProducer<Reports>> {
+    ///
+    /// # Errors
+    /// [`TaskTimeout`](Status::TaskTimeout): there is none until [`REPLACE_INTERVAL_MIN`] is over.
+    fn client(&self) -> Result<Arc<ThreadedProducer<Reports>>, Status> {
         let client = Arc::clone(&self.lock());
-        let Some((_, reason)) = client.client().fatal_error() else { return client };
-        warn!("Kafka: a new producer takes the place of one that has failed: {reason}");
-        match self.replace_failed() {
-            Ok(()) => Arc::clone(&self.lock()),
-            Err(error) => {
-                warn!("Kafka: no new producer: {error}");
-                client
-            }
+        let Some((_, reason)) = client.client().fatal_error() else { return Ok(client) };
+        let mut failed_at = self.failed_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if failed_at.is_some_and(|at| at.elapsed() < REPLACE_INTERVAL_MIN) {
+            return Err(Status::TaskTimeout);
         }
+        *failed_at = Some(Instant::now());
+        warn!("Kafka: a new producer takes the place of one that has failed: {reason}");
+        self.replace_failed().map_err(|error| {
+            warn!("Kafka: no new producer: {error}");
+            Status::TaskTimeout
+        })?;
+        Ok(Arc::clone(&self.lock()))
     }
 
     /// Held for a moment only.
@@ -365,7 +377,8 @@ impl ProducerContext for Reports {
 /// Of a message that librdkafka has not taken: nothing is stored.
 fn status_of_refusal(error: &KafkaError) -> Status {
     match error.rdkafka_error_code() {
-        Some(RDKafkaErrorCode::QueueFull) => Status::TaskTimeout,
+        // Of a client that has failed meanwhile: the next batch gets a new one.
+        Some(RDKafkaErrorCode::QueueFull | RDKafkaErrorCode::Fatal) => Status::TaskTimeout,
         _ => status_of_failure(error),
     }
 }
@@ -386,6 +399,9 @@ fn status_of_failure(error: &KafkaError) -> Status {
 
 #[cfg(test)]
 mod tests {
+    use rdkafka::mocking::MockCluster;
+    use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+
     use super::*;
 
     fn delivery(count: u32) -> (Delivery, owned_io::Receiver<Result<Appended, Status>>) {
@@ -445,10 +461,41 @@ mod tests {
     }
 
     #[test]
+    fn producers_that_fail_are_replaced_once_a_second_at_most() {
+        let cluster = MockCluster::new(1).unwrap();
+        let refused = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED; 100];
+        cluster.request_errors(RDKafkaApiKey::InitProducerId, &refused);
+        let config = KafkaConfig {
+            brokers: cluster.bootstrap_servers(),
+            message_time_max: Duration::from_secs(1),
+            waiting_bytes_max: 1 << 20,
+        };
+        let producer = Producer::new(config).unwrap();
+        let (mut clients, mut refusals) = (vec![producer.current()], 0);
+        let (began, patience) = (Instant::now(), Duration::from_secs(60));
+        while clients.len() < 4 && began.elapsed() < patience {
+            match producer.client() {
+                Ok(client) if clients.iter().any(|known| Arc::ptr_eq(known, &client)) => {}
+                Ok(client) => clients.push(client),
+                Err(status) => {
+                    assert_eq!(status, Status::TaskTimeout);
+                    refusals += 1;
+                }
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        // The first one is replaced at once.
+        assert_eq!(clients.len(), 4);
+        assert!(began.elapsed() >= 2 * REPLACE_INTERVAL_MIN, "{:?}", began.elapsed());
+        assert!(refusals > 0, "batches are refused meanwhile");
+    }
+
+    #[test]
     fn a_refusal_is_told_unless_messages_before_it_may_be_stored() {
         use RDKafkaErrorCode as Code;
         for (code, expected) in [
             (Code::QueueFull, Status::TaskTimeout),
+            (Code::Fatal, Status::TaskTimeout),
             (Code::UnknownTopic, Status::TopicIdNotFound),
             (Code::UnknownPartition, Status::PartitionNotFound),
             (Code::MessageSizeTooLarge, Status::InvalidSizeBytes),
