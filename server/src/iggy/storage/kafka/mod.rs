@@ -22,7 +22,9 @@
 //! worker by channels. No call of the worker blocks.
 //!
 //! A client of librdkafka that has lost sight of all brokers is replaced, because it may never find them again. If it is
-//! the producer, messages that wait in the old one are refused first: they could come behind later ones.
+//! the producer, messages that wait in the old one are refused first: they could come behind later ones. A request that is
+//! in a socket by then cannot be recalled. Its messages are refused too, as "may be there", and if a broker gets them all the
+//! same, they can come behind later ones.
 //!
 //! # What is refused
 //! Kafka cannot rename a topic, nor remove single partitions: [`FeatureUnavailable`](Status::FeatureUnavailable). The same

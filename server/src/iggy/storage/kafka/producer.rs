@@ -111,8 +111,9 @@ impl Producer {
         self.lock().context().delivered.load(Ordering::Relaxed)
     }
 
-    /// Takes a new client in place of one that is stuck. All messages of the old one are refused first, so that none of
-    /// them can come behind those of the new one. It blocks for a moment.
+    /// Takes a new client in place of one that is stuck. All messages of the old one are refused first, so that it sends
+    /// none of them behind those of the new one. What is already in a socket cannot be recalled: it is refused as "may be
+    /// there", and may still arrive, behind later messages. It blocks for a moment.
     pub(super) fn replace_stuck(&self) -> KafkaResult<()> {
         let new = Arc::new(new_client(&self.config)?);
         let old = Arc::clone(&self.lock());
