@@ -19,7 +19,9 @@
 //! | `partition=N` | this one, from 0 on |
 //! | `key=KEY` | the same for each request with this key: 1 to 255 bytes, percent-encoded; `+` is no space |
 //!
-//! All events of a request are one batch in one partition, one behind the other. All of them are appended, or none.
+//! All events of a request are one batch in one partition, one behind the other. All of them are appended, or none. With
+//! `--store kafka` they are in order, but those of another server or another producer may come in between, and if the
+//! request fails, some of them may be there: a batch of this server may be several of Kafka's.
 //!
 //! # Answers
 //!
