@@ -102,6 +102,13 @@ impl Admin {
         .await
     }
 
+    /// Has the producer ask for the partitions of a topic.
+    pub(super) async fn inform_producer<C: Clock>(&self, topic: &Arc<str>) -> Result<(), Status> {
+        let topic = Arc::clone(topic);
+        self.ask::<C, _>(JOB_TIME_MAX, move |clients, time| clients.producer.probe(&topic, time))
+            .await
+    }
+
     /// The first offset of a partition, and the one behind its last message.
     pub(super) async fn offsets<C: Clock>(
         &self,

@@ -12,6 +12,7 @@ use super::super::{
 };
 use super::Clients;
 use super::cursor::{Place, Wanted};
+use super::producer::NotAppended;
 use crate::iggy::Status;
 use crate::iggy::messages::Batch;
 
@@ -61,7 +62,15 @@ impl<R: Runtime> KafkaLog<R> {
         let (topic, partition) = &self.place;
         let producer = &self.clients.producer;
         let place = (&**topic, *partition);
-        let appended = producer.append::<R>(place, &self.order, &messages, count).await?;
+        let append = || producer.append::<R>(place, &self.order, &messages, count);
+        let mut appended = append().await;
+        // The catalogue learns each second of partitions that others have added, and the producer every five minutes.
+        if appended.as_ref().is_err_and(NotAppended::is_unknown)
+            && self.clients.admin.inform_producer::<R>(topic).await.is_ok()
+        {
+            appended = append().await;
+        }
+        let appended = appended.map_err(|error| error.status)?;
         self.appends.set(self.appends.get() + 1);
         self.extend(appended.base_offset + u64::from(count));
         Ok(appended)

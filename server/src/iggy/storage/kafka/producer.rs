@@ -30,6 +30,29 @@ use crate::iggy::Status;
 /// The work of passing a message to librdkafka, in nanoseconds: two allocations, and a lock. Not measured.
 const PRODUCE_NANOS: u64 = 2_000;
 
+/// Why a batch is not appended.
+pub(super) struct NotAppended {
+    /// What the client is told.
+    pub(super) status: Status,
+    /// librdkafka has refused the first message, so that the batch may be passed to it again.
+    is_untouched: bool,
+}
+
+impl NotAppended {
+    /// The client knows no such topic or partition, and has taken nothing. What it knows may be old.
+    pub(super) fn is_unknown(&self) -> bool {
+        let is_missing =
+            [Status::TopicIdNotFound, Status::PartitionNotFound].contains(&self.status);
+        self.is_untouched && is_missing
+    }
+}
+
+impl From<Status> for NotAppended {
+    fn from(status: Status) -> Self {
+        Self { status, is_untouched: false }
+    }
+}
+
 /// The least time between two clients that take the place of ones that have failed. What is wrong at the brokers may
 /// make each of them fail, and each has threads, connections, and a second in which it ends.
 const REPLACE_INTERVAL_MIN: Duration = Duration::from_secs(1);
@@ -60,11 +83,12 @@ impl Producer {
         order: &async_lock::Mutex<()>,
         messages: &Bytes,
         count: u32,
-    ) -> Result<Appended, Status> {
+    ) -> Result<Appended, NotAppended> {
         let bytes = checked_bytes(messages, count)?;
         let permit = self.room.reserve::<C>(bytes, count as usize).await?;
         let (answer, mut answered) = channel(std::num::NonZeroUsize::MIN);
         let delivery = Arc::new(Delivery::new(answer, count, permit));
+        let mut is_untouched = false;
         {
             // Else another batch could come between two messages of this one.
             let _order = order.lock().await;
@@ -80,14 +104,15 @@ impl Producer {
                         .payload(message.payload())
                         .headers(headers_of(&message));
                 if let Err((error, _)) = client.send(record) {
-                    rest.refuse(&error);
+                    is_untouched = rest.refuse(&error);
                     break;
                 }
                 rest.count -= 1;
             }
         }
         drop(delivery);
-        answered.receive::<C>().await.unwrap_or(Err(Status::Error))
+        let answer = answered.receive::<C>().await.unwrap_or(Err(Status::Error));
+        answer.map_err(|status| NotAppended { status, is_untouched })
     }
 
     /// Waits until no message waits for Kafka any more.
@@ -249,11 +274,13 @@ impl<'a> Rest<'a> {
     }
 
     /// librdkafka has not taken the next message. If it is the first one, nothing of the batch is stored, and the client is
-    /// told the reason. Else those before it may be.
-    fn refuse(&mut self, error: &KafkaError) {
-        if self.count == self.delivery.count {
+    /// told the reason. Else those before it may be. Returns whether it is the first one.
+    fn refuse(&mut self, error: &KafkaError) -> bool {
+        let is_first = self.count == self.delivery.count;
+        if is_first {
             self.failure = status_of_refusal(error);
         }
+        is_first
     }
 }
 
@@ -505,7 +532,7 @@ mod tests {
                 let (delivery, mut answered) = delivery(3);
                 let mut rest = Rest::new(&delivery);
                 rest.count -= passed;
-                rest.refuse(&KafkaError::MessageProduction(code));
+                assert_eq!(rest.refuse(&KafkaError::MessageProduction(code)), passed == 0);
                 drop(rest);
                 for offset in 0..passed {
                     assert!(answered.try_receive().is_none(), "reports are missing");
@@ -527,10 +554,7 @@ mod tests {
         rest.count -= 1; // the task is dropped then
         drop(rest);
         delivery.end(1);
-        assert_eq!(
-            answered.try_receive().unwrap().map(drop),
-            Err(Status::CannotAppendMessage)
-        );
+        assert_eq!(answered.try_receive().unwrap().map(drop), Err(Status::CannotAppendMessage));
     }
 
     #[test]
