@@ -66,7 +66,7 @@ impl<R: Runtime> KafkaLog<R> {
         let mut appended = append().await;
         // The catalogue learns each second of partitions that others have added, and the producer every five minutes.
         if appended.as_ref().is_err_and(NotAppended::is_unknown)
-            && self.clients.admin.inform_producer::<R>(topic).await.is_ok()
+            && self.clients.questions.inform_producer::<R>(topic).await.is_ok()
         {
             appended = append().await;
         }
@@ -101,7 +101,7 @@ impl<R: Runtime> KafkaLog<R> {
         }
         let (now, appends) = (R::now(), self.appends.get());
         let (topic, partition) = &self.place;
-        let asked = self.clients.admin.offsets::<R>(topic, *partition).await;
+        let asked = self.clients.questions.offsets::<R>(topic, *partition).await;
         // Whether the partition is there, the catalogue says, and follows Kafka each second.
         let Ok((first, mut next)) = asked else {
             self.failed_at.set(Some(R::now()));
@@ -127,7 +127,7 @@ impl<R: Runtime> KafkaLog<R> {
             ReadFrom::Timestamp(micros) => {
                 let millis = i64::try_from(micros.div_ceil(1_000)).unwrap_or(i64::MAX);
                 let (topic, partition) = &self.place;
-                let found = self.clients.admin.offset_at::<R>(topic, *partition, millis).await;
+                let found = self.clients.questions.offset_at::<R>(topic, *partition, millis).await;
                 match found.map_err(|_| ReadError::Failed(Status::CannotReadMessage))? {
                     Some(offset) => offset,
                     None => return Ok(Vec::new()),

@@ -18,8 +18,8 @@
 //!
 //! # Threads
 //! The producer has a thread for reports of delivery, which is that of the `rdkafka` crate. One thread reads, another one
-//! asks the brokers, and librdkafka has some for each client and broker. They send their results to the tasks of the
-//! worker by channels. No call of the worker blocks.
+//! asks the brokers, a third one changes topics, and librdkafka has some for each client and broker. They send their results
+//! to the tasks of the worker by channels. No call of the worker blocks.
 //!
 //! A client of librdkafka that has lost sight of all brokers is replaced, because it may never find them again. If it is
 //! the producer, messages that wait in the old one are refused first: they could come behind later ones. A request that is
@@ -43,12 +43,14 @@
 //! | no answer to a question, or to a change | `TaskTimeout` | of a change: perhaps |
 //! | no answer to a read | `CannotReadMessage` | |
 
-mod admin;
+mod changes;
 mod client;
 mod cursor;
+mod jobs;
 mod log;
 pub mod names;
 mod producer;
+mod questions;
 mod reader;
 pub mod record;
 mod room;
@@ -62,13 +64,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use admin::Admin;
+use changes::Changes;
 use client::ConsumerHandle;
 use cursor::Place;
 use log::KafkaLog;
 use names::kafka_topic;
 use owned_io::Runtime;
 use producer::Producer;
+use questions::Questions;
 use reader::Reader;
 pub use room::ROOM_TIME_MAX;
 
@@ -101,7 +104,8 @@ pub struct KafkaStorage<R> {
 /// What all logs use.
 struct Clients {
     producer: Arc<Producer>,
-    admin: Admin,
+    questions: Questions,
+    changes: Changes,
     reader: Reader,
 }
 
@@ -114,9 +118,10 @@ impl<R: Runtime> KafkaStorage<R> {
         let brokers = config.brokers.clone();
         let consumer = Arc::new(ConsumerHandle::new(&brokers).map_err(io::Error::other)?);
         let producer = Arc::new(Producer::new(config).map_err(io::Error::other)?);
-        let admin = Admin::start(brokers, Arc::clone(&consumer), Arc::clone(&producer))?;
+        let questions = Questions::start(Arc::clone(&consumer), Arc::clone(&producer))?;
+        let changes = Changes::start(brokers, Arc::clone(&consumer))?;
         let reader = Reader::start(consumer)?;
-        let clients = Rc::new(Clients { producer, admin, reader });
+        let clients = Rc::new(Clients { producer, questions, changes, reader });
         Ok(Self { clients, places: RefCell::default(), runtime: PhantomData })
     }
 
@@ -127,7 +132,7 @@ impl<R: Runtime> KafkaStorage<R> {
     }
 
     async fn list_topics(&self) -> Result<Vec<SharedTopic>, Status> {
-        let found = self.clients.admin.topics::<R>().await?;
+        let found = self.clients.questions.topics::<R>().await?;
         let shared = found.into_iter();
         Ok(shared
             .map(|found| SharedTopic {
@@ -139,16 +144,16 @@ impl<R: Runtime> KafkaStorage<R> {
     }
 
     async fn run(&self, change: Change) -> Result<(), Status> {
-        let admin = &self.clients.admin;
+        let changes = &self.clients.changes;
         match change {
             Change::None => Ok(()),
             Change::Refused(status) => Err(status),
             Change::Create { name, partitions, settings } => {
                 let replicas = settings.replication_factor;
-                admin.create_topic::<R>(name, partitions, replicas, configs(&settings)).await
+                changes.create_topic::<R>(name, partitions, replicas, configs(&settings)).await
             }
-            Change::SetPartitions { name, count } => admin.set_partitions::<R>(name, count).await,
-            Change::Delete(names) => admin.delete_topics::<R>(names).await,
+            Change::SetPartitions { name, count } => changes.set_partitions::<R>(name, count).await,
+            Change::Delete(names) => changes.delete_topics::<R>(names).await,
         }
     }
 }
