@@ -23,8 +23,22 @@ struct Entry {
     changed: Rc<Event>,
     /// How many purges have begun.
     purges: u64,
+    /// How many [restarts](MessageLog::restarts) the broker knows.
+    restarts: u64,
     /// Whether offsets are refused.
     is_held: bool,
+}
+
+impl Entry {
+    fn new(log: Rc<dyn MessageLog>) -> Self {
+        let restarts = log.restarts();
+        Self { log, changed: Rc::default(), purges: 0, restarts, is_held: false }
+    }
+
+    /// How many purges have begun. A restart is one too, as soon as the log has noticed it.
+    fn purges(&self) -> u64 {
+        self.purges + self.log.restarts()
+    }
 }
 
 /// The messages of a log between two purges. An offset is stored in the epoch whose messages were read, and a
@@ -37,8 +51,7 @@ pub struct Epoch {
 
 impl Logs {
     pub(super) fn insert(&self, logs: impl Iterator<Item = (LogId, Rc<dyn MessageLog>)>) {
-        let entry = |log| Entry { log, changed: Rc::default(), purges: 0, is_held: false };
-        let entries = logs.map(|(id, log)| (id, entry(log)));
+        let entries = logs.map(|(id, log)| (id, Entry::new(log)));
         self.entries.borrow_mut().extend(entries);
     }
 
@@ -68,13 +81,13 @@ impl Logs {
     pub(super) fn epoch(&self, log: LogId) -> Option<Epoch> {
         let entries = self.entries.borrow();
         let entry = entries.get(&log).filter(|entry| !entry.is_held)?;
-        Some(Epoch { log, purges: entry.purges })
+        Some(Epoch { log, purges: entry.purges() })
     }
 
     /// Whether no purge has begun since the epoch did.
     pub(super) fn is_current(&self, epoch: Epoch) -> bool {
         let entries = self.entries.borrow();
-        entries.get(&epoch.log).is_some_and(|entry| entry.purges == epoch.purges)
+        entries.get(&epoch.log).is_some_and(|entry| entry.purges() == epoch.purges)
     }
 
     /// The log of an epoch, and the event to [wait](Entry::changed) for.
@@ -87,7 +100,7 @@ impl Logs {
     ) -> Result<(Rc<dyn MessageLog>, Rc<Event>), EpochOver> {
         let entries = self.entries.borrow();
         let entry = entries.get(&epoch.log).ok_or(EpochOver::Deleted)?;
-        if entry.purges != epoch.purges {
+        if entry.purges() != epoch.purges {
             return Err(EpochOver::Purged);
         }
         Ok((Rc::clone(&entry.log), Rc::clone(&entry.changed)))
@@ -98,6 +111,21 @@ impl Logs {
         if let Some(entry) = self.entries.borrow().get(&log) {
             entry.changed.notify(usize::MAX);
         }
+    }
+
+    /// Whether some of these logs have restarted since this was asked last. Who waits for their messages is woken.
+    pub(super) fn take_restarted(&self, logs: impl Iterator<Item = LogId>) -> bool {
+        let mut entries = self.entries.borrow_mut();
+        let mut have_restarted = false;
+        for log in logs {
+            let Some(entry) = entries.get_mut(&log) else { continue };
+            let restarts = entry.log.restarts();
+            if std::mem::replace(&mut entry.restarts, restarts) != restarts {
+                have_restarted = true;
+                entry.changed.notify(usize::MAX);
+            }
+        }
+        have_restarted
     }
 
     /// Refuses offsets for these logs until the hold is dropped. Their messages are about to be removed. One hold at a

@@ -48,7 +48,7 @@ pub struct Tailed {
 pub enum TailError {
     /// The partition, its topic or its stream was deleted.
     Deleted,
-    /// All messages were removed. Offsets begin at 0 again.
+    /// All messages were removed, or others have replaced the topic. Offsets begin at 0 again.
     Purged,
     /// The first batch has this many bytes, more than were allowed.
     TooLong(usize),

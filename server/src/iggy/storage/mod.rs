@@ -186,6 +186,12 @@ pub trait MessageLog {
         Box::pin(ready(Ok(())))
     }
 
+    /// How often others have replaced the log by another one of the same name, as far as that is noticed. What was read
+    /// before is gone, and offsets have begun again.
+    fn restarts(&self) -> u64 {
+        0
+    }
+
     /// Waits until others may have written a message at or behind offset `from`. Who appends by this server wakes those
     /// who wait itself.
     ///

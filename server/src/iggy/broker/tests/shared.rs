@@ -9,8 +9,10 @@ use iggy_binary_protocol::{WireIdentifier, WireName};
 use super::super::super::catalogue::{Catalogue, LogId, Record};
 use super::super::super::storage::*;
 use super::*;
-use crate::iggy::broker::tail::TailPlace;
+use crate::iggy::answer::Answer;
+use crate::iggy::broker::tail::{TailError, TailPlace};
 use crate::iggy::join::join_all;
+use crate::iggy::messages::Batch;
 
 /// What all servers share.
 #[derive(Default)]
@@ -22,6 +24,49 @@ struct World {
     lists: Cell<u32>,
     changes: RefCell<Vec<Record>>,
     named: RefCell<Vec<LogId>>,
+    /// How often all topics were replaced.
+    restarts: Cell<u64>,
+}
+
+/// A log that others may replace.
+struct SharedLog {
+    log: Rc<dyn MessageLog>,
+    world: Rc<World>,
+}
+
+impl MessageLog for SharedLog {
+    fn append(&self, batch: Batch, id: u128) -> LocalFuture<'_, Result<Appended, Status>> {
+        self.log.append(batch, id)
+    }
+
+    fn read(
+        &self,
+        from: ReadFrom,
+        count: u32,
+        bytes_max: usize,
+    ) -> LocalFuture<'_, Result<Vec<StoredBatch>, ReadError>> {
+        self.log.read(from, count, bytes_max)
+    }
+
+    fn offsets(&self) -> Offsets {
+        self.log.offsets()
+    }
+
+    fn restarts(&self) -> u64 {
+        self.world.restarts.get()
+    }
+
+    fn size(&self) -> Size {
+        self.log.size()
+    }
+
+    fn flush(&self) -> LocalFuture<'_, Result<(), Status>> {
+        self.log.flush()
+    }
+
+    fn purge(&self) -> LocalFuture<'_, Result<(), Status>> {
+        self.log.purge()
+    }
 }
 
 struct SharedStorage {
@@ -35,7 +80,10 @@ impl Storage for SharedStorage {
         logs: &'a [LogId],
     ) -> LocalFuture<'a, Result<Vec<Rc<dyn MessageLog>>, Status>> {
         assert!(logs.iter().all(|log| self.world.named.borrow().contains(log)), "named before");
-        self.memory.open(logs)
+        Box::pin(async {
+            let shared = |log| Rc::new(SharedLog { log, world: Rc::clone(&self.world) }) as Rc<_>;
+            Ok(self.memory.open(logs).await?.into_iter().map(shared).collect())
+        })
     }
 
     fn remove<'a>(&'a self, logs: &'a [LogId]) -> LocalFuture<'a, Result<(), Status>> {
@@ -129,6 +177,11 @@ fn create_topic(stream: &str, name: &str) -> Command {
     })
 }
 
+/// Whether there is more than a status and a length.
+fn says_something(answer: Answer) -> bool {
+    answer.into_pieces().iter().map(Bytes::len).sum::<usize>() > 8
+}
+
 async fn later(seconds: u64) {
     Sim::sleep(Duration::from_secs(seconds)).await;
 }
@@ -156,6 +209,57 @@ fn the_catalogue_follows_what_others_do() {
         assert_eq!(broker.refresh().await, Err(Status::TaskTimeout));
         assert_eq!(listed(&broker), ["s/t 1"]);
         assert!(world.changes.borrow().is_empty(), "nothing was changed by this server");
+    });
+}
+
+/// Others have deleted a topic and created it again, between two lists.
+#[test]
+fn a_topic_that_was_replaced_ends_its_tails_and_has_no_stored_offsets() {
+    owned_io_sim::block_on(async {
+        let world = Rc::new(World::default());
+        world.topics.replace(vec![topic("s", "t", 1)]);
+        let broker = Rc::new(server(&world).await);
+        broker.refresh().await.unwrap();
+        let sent = send_request(&[b"one", b"two"], &WirePartitioning::Balanced);
+        let (header, batch) = Batch::decode(sent).unwrap();
+        let to = SendMessagesHeader { stream_id: id("s"), topic_id: id("t"), ..header };
+        broker.append(&to, batch).await.unwrap();
+        let execute =
+            async |command| says_something(broker.execute(1, command, usize::MAX).await.unwrap());
+        let place = TailPlace { stream: id("s"), topic: id("t"), partition: 0 };
+        for restarts in 1..3 {
+            let store = StoreConsumerOffsetRequest {
+                consumer: consumer(),
+                stream_id: id("s"),
+                topic_id: id("t"),
+                partition_id: Some(0),
+                offset: 1,
+            };
+            execute(Command::StoreOffset(store)).await;
+            let is_stored = async || {
+                let get = GetConsumerOffsetRequest {
+                    consumer: consumer(),
+                    stream_id: id("s"),
+                    topic_id: id("t"),
+                    partition_id: Some(0),
+                };
+                execute(Command::GetOffset(get)).await
+            };
+            let epoch = broker.find_tail(&place).await.unwrap().epoch;
+            let tail = |from| {
+                let broker = Rc::clone(&broker);
+                Sim::spawn(async move { broker.tail(epoch, from, usize::MAX).await.map(drop) })
+            };
+            assert_eq!(tail(0).await.unwrap(), Ok(()));
+            let waiting = tail(2);
+            broker.refresh().await.unwrap();
+            assert!(is_stored().await, "nothing has happened");
+            world.restarts.set(restarts);
+            assert_eq!(tail(0).await.unwrap(), Err(TailError::Purged), "it is another topic's");
+            broker.refresh().await.unwrap();
+            assert_eq!(waiting.await.unwrap(), Err(TailError::Purged));
+            assert!(!is_stored().await);
+        }
     });
 }
 
@@ -255,10 +359,7 @@ fn questions_are_refused_until_the_topics_are_known() {
         let (stream_id, topic_id, group_id) = (id("s"), id("t"), id("g"));
         let ask = async |command| {
             later(1).await;
-            broker
-                .execute(1, command, usize::MAX)
-                .await
-                .map(|answer| answer.into_pieces().iter().any(|piece| !piece.is_empty()))
+            broker.execute(1, command, usize::MAX).await.map(says_something)
         };
         let at = (stream_id.clone(), topic_id.clone());
         let questions = || {

@@ -28,9 +28,13 @@ const END_TIME: Duration = Duration::from_millis(200);
 /// A partition.
 pub(super) type Place = (Arc<str>, i32);
 
+/// Tells a partition from another one of the same place, as there is after a topic was deleted and created.
+pub(super) type Generation = u64;
+
 /// What is read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
+    pub(super) generation: Generation,
     /// The first offset.
     pub(super) from: u64,
     /// There are messages up to this offset. A read ends there.
@@ -63,12 +67,17 @@ impl<T> Answer<T> {
 
 /// A partition that is assigned.
 pub(super) struct Cursor {
+    /// What was fetched is of this one.
+    pub(super) generation: Generation,
     /// `None`: the partition could not be assigned.
     pub(super) queue: Option<PartitionQueue<KafkaLogger>>,
     /// The offset behind the last message that was taken.
     pub(super) position: u64,
     /// The next message, which did not fit, or which somebody waits for.
     pub(super) stash: Option<Decoded>,
+    /// The offset behind a message that came although it is before what was asked for. That is so if the partition was
+    /// replaced, and has fewer messages now: librdkafka begins at the first one then. Whoever waits next is told.
+    pub(super) behind_earlier: Option<u64>,
     /// Whether librdkafka has told of the end since the last message. It does so once for each end, which may be to
     /// somebody who waits, or to an earlier read.
     pub(super) is_at_end: bool,
@@ -104,6 +113,32 @@ enum Next {
 }
 
 impl Cursor {
+    /// A partition that was assigned at this offset.
+    pub(super) fn new(
+        generation: Generation,
+        queue: PartitionQueue<KafkaLogger>,
+        position: u64,
+    ) -> Self {
+        Self {
+            generation,
+            queue: Some(queue),
+            position,
+            stash: None,
+            behind_earlier: None,
+            is_at_end: false,
+            reads: VecDeque::new(),
+            waits: Vec::new(),
+            used_at: Instant::now(),
+        }
+    }
+
+    /// Forgets what was fetched. The partition is assigned again.
+    pub(super) fn restart(&mut self) {
+        (self.queue, self.stash, self.behind_earlier) = (None, None, None);
+        self.is_at_end = false;
+        self.reads.iter_mut().for_each(PendingRead::restart);
+    }
+
     pub(super) fn is_idle(&self) -> bool {
         self.reads.is_empty() && self.waits.is_empty()
     }
@@ -150,15 +185,17 @@ impl Cursor {
         if !read.answer.is_wanted() {
             return Some(Ok(Vec::new()));
         }
-        let Wanted { from, until, count, bytes_max } = read.wanted;
+        let Wanted { from, until, count, bytes_max, .. } = read.wanted;
         // Each round takes a message, or ends.
         loop {
             if read.found.count >= count || self.position >= until && read.found.count > 0 {
                 return Some(Ok(std::mem::take(&mut read.found).finish()));
             }
             match self.next() {
-                // What was fetched before the partition was assigned anew.
-                Next::Message(message) if message.offset < from => {}
+                // Or it was fetched before the partition was assigned anew.
+                Next::Message(message) if message.offset < from => {
+                    self.behind_earlier = Some(message.offset + 1);
+                }
                 Next::Message(message) => {
                     let bytes = read.found.bytes + message.bytes.len();
                     if bytes > bytes_max {
@@ -209,9 +246,16 @@ impl Cursor {
                 self.waits.clear(); // they ask again
                 return;
             }
+            if let Some(earlier) = self.behind_earlier.take() {
+                self.waits.drain(..).for_each(|(_, answer)| answer.send(earlier));
+                return;
+            }
             if self.stash.is_none() && self.position <= first {
                 match self.next() {
-                    Next::Message(message) if message.offset < self.position => continue,
+                    Next::Message(message) if message.offset < self.position => {
+                        self.behind_earlier = Some(message.offset + 1);
+                        continue;
+                    }
                     Next::Message(message) => self.stash = Some(message),
                     Next::End => continue,
                     Next::Nothing | Next::Failed(_) => return,
@@ -259,7 +303,7 @@ impl Cursor {
             self.position = from;
             return Ok(());
         }
-        self.stash = None;
+        (self.stash, self.behind_earlier) = (None, None);
         self.is_at_end = false;
         if self.queue.is_some() {
             unassign(consumer, place);

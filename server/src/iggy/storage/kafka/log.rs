@@ -11,7 +11,7 @@ use super::super::{
     Appended, LocalFuture, MessageLog, Offsets, Position, ReadError, ReadFrom, Size, StoredBatch,
 };
 use super::Clients;
-use super::cursor::{Place, Wanted};
+use super::cursor::{Generation, Place, Wanted};
 use super::producer::NotAppended;
 use crate::iggy::Status;
 use crate::iggy::messages::Batch;
@@ -31,8 +31,14 @@ pub(super) struct KafkaLog<R> {
     asked_at: Cell<Option<Instant>>,
     /// When a question for the offsets failed last.
     failed_at: Cell<Option<Instant>>,
-    /// How many batches were appended by this server.
-    appends: Cell<u64>,
+    /// The highest end that this server has learned of itself since a question for the offsets began last.
+    learned_end: Cell<u64>,
+    /// The highest end that the brokers have told, or up to which messages were read. What this server has appended does
+    /// not count: readers do not get it before an open transaction ends, and the brokers tell an end before that.
+    read_end: Cell<u64>,
+    generation: Cell<Generation>,
+    /// How often the partition was another one.
+    restarts: Cell<u64>,
     /// Held while a batch is passed to the producer.
     order: async_lock::Mutex<()>,
     /// Held while the brokers are asked for the offsets.
@@ -42,13 +48,17 @@ pub(super) struct KafkaLog<R> {
 
 impl<R: Runtime> KafkaLog<R> {
     pub(super) fn new(clients: Rc<Clients>, place: Place) -> Self {
+        let generation = Cell::new(clients.next_generation());
         Self {
             clients,
             place,
+            read_end: Cell::new(0),
+            generation,
+            restarts: Cell::new(0),
             offsets: Cell::default(),
             asked_at: Cell::new(None),
             failed_at: Cell::new(None),
-            appends: Cell::new(0),
+            learned_end: Cell::new(0),
             order: async_lock::Mutex::new(()),
             asking: async_lock::Mutex::new(()),
             runtime: PhantomData,
@@ -62,6 +72,7 @@ impl<R: Runtime> KafkaLog<R> {
         let (topic, partition) = &self.place;
         let producer = &self.clients.producer;
         let place = (&**topic, *partition);
+        let read_end = self.read_end.get();
         let append = || producer.append::<R>(place, &self.order, &messages, count);
         let mut appended = append().await;
         // The catalogue learns each second of partitions that others have added, and the producer every five minutes.
@@ -71,14 +82,33 @@ impl<R: Runtime> KafkaLog<R> {
             appended = append().await;
         }
         let appended = appended.map_err(|error| error.status)?;
-        self.appends.set(self.appends.get() + 1);
-        self.extend(appended.base_offset + u64::from(count));
+        let end = appended.base_offset + u64::from(count);
+        if !self.notice_restart(read_end, end) {
+            self.extend(end);
+        }
         Ok(appended)
+    }
+
+    /// Whether the partition is another one than it was, because its `end` is before `read_end`, the one that was known
+    /// before the brokers were asked. If so, notes that. Brokers tell no end that is lower than before, unless messages
+    /// were lost, which is told in the same way.
+    fn notice_restart(&self, read_end: u64, end: u64) -> bool {
+        // Somebody may have noted it meanwhile.
+        if end >= read_end || self.read_end.get() < read_end {
+            return false;
+        }
+        self.read_end.set(end);
+        self.offsets.set(Offsets { first: 0, next: end });
+        self.asked_at.set(None);
+        self.generation.set(self.clients.next_generation());
+        self.restarts.set(self.restarts.get() + 1);
+        true
     }
 
     fn extend(&self, next: u64) {
         let offsets = self.offsets.get();
         self.offsets.set(Offsets { next: offsets.next.max(next), ..offsets });
+        self.learned_end.set(self.learned_end.get().max(next));
     }
 
     /// Asks the brokers for the offsets if what is known is old.
@@ -99,17 +129,21 @@ impl<R: Runtime> KafkaLog<R> {
         if self.failed_at.get().is_some_and(|at| at >= waits_since) {
             return Err(Status::CannotReadMessage);
         }
-        let (now, appends) = (R::now(), self.appends.get());
+        let (now, read_end) = (R::now(), self.read_end.get());
+        self.learned_end.set(0);
         let (topic, partition) = &self.place;
         let asked = self.clients.questions.offsets::<R>(topic, *partition).await;
         // Whether the partition is there, the catalogue says, and follows Kafka each second.
-        let Ok((first, mut next)) = asked else {
+        let Ok((first, end)) = asked else {
             self.failed_at.set(Some(R::now()));
             return Err(Status::CannotReadMessage);
         };
-        if self.appends.get() != appends {
-            next = next.max(self.offsets.get().next); // the answer may be older than they are
-        }
+        let next = if self.notice_restart(read_end, end) {
+            end
+        } else {
+            self.read_end.set(self.read_end.get().max(end));
+            end.max(self.learned_end.get()) // the answer may be older than that
+        };
         self.offsets.set(Offsets { first, next });
         self.asked_at.set(Some(now));
         Ok(())
@@ -134,13 +168,25 @@ impl<R: Runtime> KafkaLog<R> {
                 }
             }
         };
-        let until = next.max(from + 1);
-        let wanted = Wanted { from, until, count, bytes_max };
-        self.clients.reader.read::<R>(self.place.clone(), wanted).await
+        let (until, generation) = (next.max(from + 1), self.generation.get());
+        let wanted = Wanted { generation, from, until, count, bytes_max };
+        let found = self.clients.reader.read::<R>(self.place.clone(), wanted).await?;
+        if let Some(last) = found.last()
+            && self.generation.get() == generation
+        {
+            let end = last.base_offset + u64::from(last.count);
+            self.read_end.set(self.read_end.get().max(end));
+        }
+        Ok(found)
     }
 
     async fn wait_for(&self, from: u64) {
-        match self.clients.reader.wait::<R>(self.place.clone(), from).await {
+        let (place, generation) = (self.place.clone(), self.generation.get());
+        match self.clients.reader.wait::<R>(place, generation, from).await {
+            Some(next) if next <= from => {
+                self.asked_at.set(None);
+                let _ = self.ask_offsets().await; // an error: the caller comes again
+            }
             Some(next) => self.extend(next),
             None => {
                 R::sleep(WAIT_INTERVAL).await;
@@ -172,6 +218,10 @@ impl<R: Runtime> MessageLog for KafkaLog<R> {
         Box::pin(self.ask_offsets())
     }
 
+    fn restarts(&self) -> u64 {
+        self.restarts.get()
+    }
+
     fn wait(&self, from: u64) -> LocalFuture<'_, ()> {
         Box::pin(self.wait_for(from))
     }
@@ -188,5 +238,40 @@ impl<R: Runtime> MessageLog for KafkaLog<R> {
 
     fn purge(&self) -> LocalFuture<'_, Result<(), Status>> {
         Box::pin(std::future::ready(Err(Status::FeatureUnavailable)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use owned_io_sim::Sim;
+
+    use super::super::{KafkaConfig, KafkaStorage};
+    use super::*;
+
+    /// A log of a storage without brokers.
+    fn log() -> KafkaLog<Sim> {
+        let config = KafkaConfig {
+            brokers: "127.0.0.1:1".to_owned(), // nobody listens there
+            message_time_max: Duration::from_secs(1),
+            waiting_bytes_max: 1 << 20,
+        };
+        let storage = KafkaStorage::<Sim>::new(config).unwrap();
+        KafkaLog::new(Rc::clone(&storage.clients), ("s.t".into(), 0))
+    }
+
+    #[test]
+    fn a_partition_whose_end_is_before_what_was_read_is_another_one() {
+        let log = log();
+        log.extend(100); // appended by this server
+        assert!(!log.notice_restart(0, 7), "an open transaction is before it");
+        log.read_end.set(10);
+        let generation = log.generation.get();
+        assert!(!log.notice_restart(10, 10) && !log.notice_restart(10, 11));
+        assert_eq!((log.restarts(), log.offsets().next), (0, 100));
+        assert!(log.notice_restart(10, 9));
+        assert_eq!((log.restarts(), log.offsets().next), (1, 9));
+        assert_ne!(log.generation.get(), generation);
+        assert!(!log.notice_restart(10, 3), "an answer to a question of before");
+        assert_eq!(log.restarts(), 1);
     }
 }

@@ -11,6 +11,9 @@
 //! [`Catalogue::numbered_by_name`](crate::iggy::catalogue::Catalogue::numbered_by_name). Retention and the number of
 //! replicas are settings of the topic in Kafka. What its creator asks for is passed on.
 //!
+//! Others may delete a topic and create it again between two looks. That is noticed if a partition ends before what was read
+//! of the old one. Its tails end then, as after a purge, and its stored offsets are forgotten.
+//!
 //! # Messages
 //! A message is a record: see [`record`]. Its offset is Kafka's. Offsets may have gaps, where Kafka has removed records or
 //! notes the end of a transaction. The messages of a batch are appended in order. Those of another server may come
@@ -55,7 +58,7 @@ mod reader;
 pub mod record;
 mod room;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::ready;
 use std::io;
@@ -66,7 +69,7 @@ use std::time::Duration;
 
 use changes::Changes;
 use client::ConsumerHandle;
-use cursor::Place;
+use cursor::{Generation, Place};
 use log::KafkaLog;
 use names::kafka_topic;
 use owned_io::Runtime;
@@ -103,10 +106,20 @@ pub struct KafkaStorage<R> {
 
 /// What all logs use.
 struct Clients {
+    /// How many partitions there were so far.
+    generations: Cell<Generation>,
     producer: Arc<Producer>,
     questions: Questions,
     changes: Changes,
     reader: Reader,
+}
+
+impl Clients {
+    /// Tells a partition from all those before.
+    fn next_generation(&self) -> Generation {
+        self.generations.set(self.generations.get() + 1);
+        self.generations.get()
+    }
 }
 
 impl<R: Runtime> KafkaStorage<R> {
@@ -121,7 +134,8 @@ impl<R: Runtime> KafkaStorage<R> {
         let questions = Questions::start(Arc::clone(&consumer), Arc::clone(&producer))?;
         let changes = Changes::start(brokers, Arc::clone(&consumer))?;
         let reader = Reader::start(consumer)?;
-        let clients = Rc::new(Clients { producer, questions, changes, reader });
+        let generations = Cell::default();
+        let clients = Rc::new(Clients { generations, producer, questions, changes, reader });
         Ok(Self { clients, places: RefCell::default(), runtime: PhantomData })
     }
 

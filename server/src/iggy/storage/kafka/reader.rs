@@ -5,7 +5,7 @@
 //! there. One at another offset assigns the partition anew. The thread sleeps until there is a read, or a queue that was
 //! empty has messages.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
@@ -21,7 +21,9 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 
 use super::super::ReadError;
 use super::client::{ConsumerHandle, KafkaLogger};
-use super::cursor::{Answer, Cursor, PendingRead, Place, Read, Wanted, assign, unassign};
+use super::cursor::{
+    Answer, Cursor, Generation, PendingRead, Place, Read, Wanted, assign, unassign,
+};
 use crate::iggy::Status;
 
 /// The most partitions that are read at once, each with up to 1.5 MB of messages that were fetched ahead. A partition
@@ -51,6 +53,7 @@ enum Request {
     },
     Wait {
         place: Place,
+        generation: Generation,
         from: u64,
         answer: Answer<u64>,
     },
@@ -82,13 +85,19 @@ impl Reader {
         self.ask::<C, _>(request).await.unwrap_or(Err(failed))
     }
 
-    /// Waits until there is a message at or behind `from`, and returns the offset behind it. `None`: too many partitions
-    /// are being read, perhaps since a moment ago.
+    /// Waits until there is a message at or behind `from`, and returns the offset behind it. If that is not behind `from`,
+    /// there are messages that are new although they are before it: the partition may be another one. `None`: too many
+    /// partitions are being read, perhaps since a moment ago.
     ///
     /// # Cancellation
     /// Safe.
-    pub(super) async fn wait<C: Clock>(&self, place: Place, from: u64) -> Option<u64> {
-        self.ask::<C, _>(|answer| Request::Wait { place, from, answer }).await
+    pub(super) async fn wait<C: Clock>(
+        &self,
+        place: Place,
+        generation: Generation,
+        from: u64,
+    ) -> Option<u64> {
+        self.ask::<C, _>(|answer| Request::Wait { place, generation, from, answer }).await
     }
 
     async fn ask<C: Clock, T>(&self, request: impl FnOnce(Answer<T>) -> Request) -> Option<T> {
@@ -185,12 +194,7 @@ impl ReaderThread {
         if generation == self.generation {
             return;
         }
-        for cursor in self.cursors.values_mut() {
-            cursor.queue = None;
-            cursor.stash = None;
-            cursor.is_at_end = false;
-            cursor.reads.iter_mut().for_each(PendingRead::restart);
-        }
+        self.cursors.values_mut().for_each(Cursor::restart);
         (self.generation, self.consumer) = (generation, consumer);
     }
 
@@ -223,14 +227,14 @@ impl ReaderThread {
             // It may end waits: without a cursor it fails, and they are only late.
             Request::Read { place, wanted, answer } => {
                 let has_no_reads = |cursor: &Cursor| cursor.reads.is_empty();
-                match self.cursor(&place, wanted.from, has_no_reads) {
+                match self.cursor(&place, wanted.generation, wanted.from, has_no_reads) {
                     Ok(cursor) => cursor.reads.push_back(PendingRead::new(wanted, answer)),
                     Err(()) => answer.send(Err(ReadError::Failed(Status::CannotReadMessage))),
                 }
             }
             // Without a cursor the answer is dropped.
-            Request::Wait { place, from, answer } => {
-                if let Ok(cursor) = self.cursor(&place, from, Cursor::is_idle) {
+            Request::Wait { place, generation, from, answer } => {
+                if let Ok(cursor) = self.cursor(&place, generation, from, Cursor::is_idle) {
                     cursor.waits.push((from, answer));
                 }
             }
@@ -238,10 +242,12 @@ impl ReaderThread {
     }
 
     /// The cursor of a partition. A new one begins at `from`. If there are too many, it takes the place of one that may
-    /// be ended: the one used longest ago, and first of all one that nobody waits for.
+    /// be ended: the one used longest ago, and first of all one that nobody waits for. What one has of another partition of
+    /// the same place is forgotten.
     fn cursor(
         &mut self,
         place: &Place,
+        generation: Generation,
         from: u64,
         may_end: impl Fn(&Cursor) -> bool,
     ) -> Result<&mut Cursor, ()> {
@@ -258,20 +264,16 @@ impl ReaderThread {
             let queue = queue.map_err(|error| {
                 self.consumer.context().warn(format_args!("cannot read {}: {error}", place.0));
             })?;
-            let (reads, waits) = (VecDeque::new(), Vec::new());
-            let queue = Some(queue);
-            let cursor = Cursor {
-                queue,
-                position: from,
-                stash: None,
-                is_at_end: false,
-                reads,
-                waits,
-                used_at: Instant::now(),
-            };
-            self.cursors.insert(place.clone(), cursor);
+            self.cursors.insert(place.clone(), Cursor::new(generation, queue, from));
         }
         let cursor = self.cursors.get_mut(place).ok_or(())?;
+        if std::mem::replace(&mut cursor.generation, generation) != generation {
+            let is_assigned = cursor.queue.is_some();
+            cursor.restart();
+            if is_assigned {
+                unassign(&self.consumer, place);
+            }
+        }
         cursor.used_at = Instant::now();
         Ok(cursor)
     }
