@@ -188,8 +188,15 @@ fn other_clients_of_kafka_read_and_write_the_same_messages() {
 /// Two servers on one Kafka, with topics of before their start and of afterwards.
 #[test]
 fn two_servers_serve_the_same_streams() {
+    for runtime in RUNTIMES {
+        println!("{runtime}"); // shown when it fails
+        serve_the_same_streams(runtime);
+    }
+}
+
+fn serve_the_same_streams(runtime: &str) {
     let cluster = cluster();
-    let servers = [(); 2].map(|()| start(RUNTIMES[0], &cluster, &[]));
+    let servers = [(); 2].map(|()| start(runtime, &cluster, &[]));
     let mut clients = servers.each_ref().map(Client::login);
     let mut tails = servers.each_ref().map(|server| tail(server, 0));
     let mut sent = Vec::new();
