@@ -49,6 +49,7 @@
 mod changes;
 mod client;
 mod cursor;
+mod delivery;
 mod jobs;
 mod log;
 pub mod names;

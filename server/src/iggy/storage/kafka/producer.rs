@@ -3,18 +3,18 @@
 //! librdkafka has threads of its own for the brokers. One more thread, of the `rdkafka` crate, calls back with reports:
 //! the last report of a batch is sent to the task that waits for it, by a channel. No call of a worker blocks.
 
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use iggy_binary_protocol::WireMessageIterator;
-use owned_io::{Clock, Sender, channel, coop};
+use owned_io::{Clock, channel, coop};
 use rdkafka::ClientContext;
 use rdkafka::Message;
 use rdkafka::config::{FromClientConfigAndContext as _, RDKafkaLogLevel};
-use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::producer::{
     BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig, ThreadedProducer,
 };
@@ -23,8 +23,9 @@ use tracing::warn;
 use super::super::Appended;
 use super::KafkaConfig;
 use super::client::{self, KafkaLogger, MESSAGE_BYTES_MAX};
+use super::delivery::{Delivery, Rest, status_of_failure};
 use super::record::{headers_of, record_bytes};
-use super::room::{Permit, Room, WAITING_MESSAGES_MAX};
+use super::room::{Room, WAITING_MESSAGES_MAX};
 use crate::iggy::Status;
 
 /// The work of passing a message to librdkafka, in nanoseconds: two allocations, and a lock. Not measured.
@@ -107,7 +108,7 @@ impl Producer {
                     is_untouched = rest.refuse(&error);
                     break;
                 }
-                rest.count -= 1;
+                rest.pass();
             }
         }
         drop(delivery);
@@ -195,7 +196,7 @@ impl Producer {
     }
 
     /// As if a message waited.
-    pub(super) fn reserve_for_test(&self) -> Permit {
+    pub(super) fn reserve_for_test(&self) -> super::room::Permit {
         self.room.try_reserve(1, 1).expect("nothing waits")
     }
 }
@@ -259,113 +260,6 @@ fn checked_bytes(messages: &Bytes, count: u32) -> Result<usize, Status> {
     Ok(all)
 }
 
-/// The messages of a batch that are not passed to librdkafka yet. Those that are left when it is dropped have failed, also
-/// if the task is dropped in between.
-struct Rest<'a> {
-    delivery: &'a Delivery,
-    count: u32,
-    /// Why messages are left.
-    failure: Status,
-}
-
-impl<'a> Rest<'a> {
-    const fn new(delivery: &'a Delivery) -> Self {
-        Self { delivery, count: delivery.count, failure: Status::CannotAppendMessage }
-    }
-
-    /// librdkafka has not taken the next message. If it is the first one, nothing of the batch is stored, and the client is
-    /// told the reason. Else those before it may be. Returns whether it is the first one.
-    fn refuse(&mut self, error: &KafkaError) -> bool {
-        let is_first = self.count == self.delivery.count;
-        if is_first {
-            self.failure = status_of_refusal(error);
-        }
-        is_first
-    }
-}
-
-impl Drop for Rest<'_> {
-    fn drop(&mut self) {
-        if self.count > 0 {
-            self.delivery.fail(self.failure);
-            self.delivery.end(self.count);
-        }
-    }
-}
-
-/// A batch whose messages wait for their reports.
-pub(super) struct Delivery {
-    count: u32,
-    /// How many reports are missing.
-    left: AtomicU32,
-    /// The offset of the first message, in ms its time, and how many were delivered.
-    base_offset: AtomicI64,
-    millis: AtomicI64,
-    delivered: AtomicU32,
-    outcome: Mutex<Outcome>,
-}
-
-/// What is needed at the end alone.
-struct Outcome {
-    /// The first failure, or [`CannotAppendMessage`](Status::CannotAppendMessage) if that is among them.
-    failure: Option<Status>,
-    answer: Sender<Result<Appended, Status>>,
-    permit: Option<Permit>,
-}
-
-impl Delivery {
-    fn new(answer: Sender<Result<Appended, Status>>, count: u32, permit: Permit) -> Self {
-        Self {
-            count,
-            left: AtomicU32::new(count),
-            base_offset: AtomicI64::new(i64::MAX),
-            millis: AtomicI64::new(0),
-            delivered: AtomicU32::new(0),
-            outcome: Mutex::new(Outcome { failure: None, answer, permit: Some(permit) }),
-        }
-    }
-
-    /// A message was delivered. `offset`: negative if it is unknown, because the broker had stored it before a connection
-    /// was lost, and says of the repetition just that. Such a batch is there, but nobody can say where.
-    fn succeed(&self, offset: i64, millis: i64) {
-        match offset {
-            0.. => drop(self.base_offset.fetch_min(offset, Ordering::AcqRel)),
-            _ => self.fail(Status::CannotAppendMessage),
-        }
-        self.millis.fetch_max(millis, Ordering::AcqRel);
-        self.delivered.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// A message was not delivered. If one of the batch may be stored all the same, the answer says so.
-    fn fail(&self, status: Status) {
-        let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
-        if outcome.failure.is_none() || status == Status::CannotAppendMessage {
-            outcome.failure = Some(status);
-        }
-    }
-
-    /// `count` more messages have come to their end.
-    fn end(&self, count: u32) {
-        if self.left.fetch_sub(count, Ordering::AcqRel) != count {
-            return;
-        }
-        let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
-        let delivered = self.delivered.load(Ordering::Acquire);
-        let result = match outcome.failure {
-            None => Ok(Appended {
-                base_offset: self.base_offset.load(Ordering::Acquire).max(0) as u64,
-                count: self.count,
-                timestamp: self.millis.load(Ordering::Acquire).max(0) as u64 * 1_000,
-            }),
-            Some(status) if delivered == 0 => Err(status),
-            // Some of the messages are there.
-            Some(_) => Err(Status::CannotAppendMessage),
-        };
-        outcome.permit = None;
-        let _ = outcome.answer.try_send(result); // nobody may wait any more
-    }
-}
-
 /// Gets the reports of librdkafka, on its thread.
 #[derive(Default)]
 pub(super) struct Reports {
@@ -402,58 +296,13 @@ impl ProducerContext for Reports {
     }
 }
 
-/// Of a message that librdkafka has not taken: nothing is stored.
-fn status_of_refusal(error: &KafkaError) -> Status {
-    match error.rdkafka_error_code() {
-        // Of a client that has failed meanwhile: the next batch gets a new one.
-        Some(RDKafkaErrorCode::QueueFull | RDKafkaErrorCode::Fatal) => Status::TaskTimeout,
-        _ => status_of_failure(error),
-    }
-}
-
-/// Of a message that was not delivered.
-fn status_of_failure(error: &KafkaError) -> Status {
-    use RDKafkaErrorCode as Code;
-    match error.rdkafka_error_code() {
-        Some(Code::MessageSizeTooLarge | Code::MessageBatchTooLarge) => Status::InvalidSizeBytes,
-        Some(Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownTopicId) => {
-            Status::TopicIdNotFound
-        }
-        Some(Code::UnknownPartition) => Status::PartitionNotFound,
-        // A message that has timed out may be on its way, or stored without an answer.
-        _ => Status::CannotAppendMessage,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use rdkafka::mocking::MockCluster;
     use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
+    use super::super::delivery::tests::delivery;
     use super::*;
-
-    fn delivery(count: u32) -> (Delivery, owned_io::Receiver<Result<Appended, Status>>) {
-        let (answer, answered) = channel(std::num::NonZeroUsize::MIN);
-        let permit = Arc::new(Room::new(1)).try_reserve(1, 1).unwrap();
-        (Delivery::new(answer, count, permit), answered)
-    }
-
-    #[test]
-    fn an_offset_that_is_unknown_is_not_made_up() {
-        for (offsets, expected) in [
-            ([7, 8], Ok(7)),
-            ([-1001, -1001], Err(Status::CannotAppendMessage)),
-            ([-1001, 8], Err(Status::CannotAppendMessage)),
-        ] {
-            let (delivery, mut answered) = delivery(2);
-            for offset in offsets {
-                delivery.succeed(offset, 1);
-                delivery.end(1);
-            }
-            let answer = answered.try_receive().unwrap();
-            assert_eq!(answer.map(|appended| appended.base_offset), expected, "{offsets:?}");
-        }
-    }
 
     /// Else they could come behind those of the new client.
     #[test]
@@ -516,57 +365,5 @@ mod tests {
         assert_eq!(clients.len(), 4);
         assert!(began.elapsed() >= 2 * REPLACE_INTERVAL_MIN, "{:?}", began.elapsed());
         assert!(refusals > 0, "batches are refused meanwhile");
-    }
-
-    #[test]
-    fn a_refusal_is_told_unless_messages_before_it_may_be_stored() {
-        use RDKafkaErrorCode as Code;
-        for (code, expected) in [
-            (Code::QueueFull, Status::TaskTimeout),
-            (Code::Fatal, Status::TaskTimeout),
-            (Code::UnknownTopic, Status::TopicIdNotFound),
-            (Code::UnknownPartition, Status::PartitionNotFound),
-            (Code::MessageSizeTooLarge, Status::InvalidSizeBytes),
-        ] {
-            for passed in 0..3 {
-                let (delivery, mut answered) = delivery(3);
-                let mut rest = Rest::new(&delivery);
-                rest.count -= passed;
-                assert_eq!(rest.refuse(&KafkaError::MessageProduction(code)), passed == 0);
-                drop(rest);
-                for offset in 0..passed {
-                    assert!(answered.try_receive().is_none(), "reports are missing");
-                    delivery.succeed(offset.into(), 1);
-                    delivery.end(1);
-                }
-                let expected = if passed == 0 { expected } else { Status::CannotAppendMessage };
-                let answer = answered.try_receive().unwrap();
-                assert_eq!(answer.map(drop), Err(expected), "{code:?} after {passed}");
-            }
-        }
-    }
-
-    /// It may be stored even if no report says so, as that of a message that has timed out.
-    #[test]
-    fn a_batch_that_is_passed_in_part_may_be_stored() {
-        let (delivery, mut answered) = delivery(2);
-        let mut rest = Rest::new(&delivery);
-        rest.count -= 1; // the task is dropped then
-        drop(rest);
-        delivery.end(1);
-        assert_eq!(answered.try_receive().unwrap().map(drop), Err(Status::CannotAppendMessage));
-    }
-
-    #[test]
-    fn a_batch_of_which_a_message_may_be_stored_is_told_so() {
-        for order in [[0, 1], [1, 0]] {
-            let (delivery, mut answered) = delivery(2);
-            for n in order {
-                delivery.fail([Status::InvalidSizeBytes, Status::CannotAppendMessage][n]);
-                delivery.end(1);
-            }
-            let answer = answered.try_receive().unwrap();
-            assert_eq!(answer.map(drop), Err(Status::CannotAppendMessage), "{order:?}");
-        }
     }
 }
