@@ -40,8 +40,10 @@
 //! | what | status | stored |
 //! |---|---|---|
 //! | no room among the messages that wait for Kafka, for [`ROOM_TIME_MAX`] | `TaskTimeout` | nothing |
+//! | the producer has failed, less than a second after the last one | `TaskTimeout` | nothing |
 //! | a message longer than 1 MB | `InvalidSizeBytes` | nothing |
 //! | the topic or the partition is missing | `TopicIdNotFound`, `PartitionNotFound` | nothing |
+//! | librdkafka has taken the first messages of a batch, and not the others | `CannotAppendMessage` | perhaps |
 //! | no acknowledgement in [`message_time_max`](KafkaConfig::message_time_max) | `CannotAppendMessage` | perhaps |
 //! | no answer to a question, or to a change | `TaskTimeout` | of a change: perhaps |
 //! | no answer to a read | `CannotReadMessage` | |
