@@ -33,8 +33,8 @@ impl Read for HyperIo {
         if buf.remaining() == 0 {
             return Poll::Ready(Ok(()));
         }
-        // It drives no write: hyper polls the flush of what it wrote. Doing both cost 5 % of CPU on compio, for objects of
-        // 1 KiB (2026-11-27).
+        // It drives no write: hyper polls the flush of what it wrote. A read that finds the write done would wake the task
+        // of the flush, which is this one, for one more poll.
         let received = ready!(self.polled.poll_received(cx))?;
         let len = received.len().min(buf.remaining());
         buf.put_slice(&received[..len]);
