@@ -25,7 +25,7 @@ use owned_io::{File, Files, OpenMode, OwnedReadAtExt, OwnedWriteAtExt};
 
 use crate::Error;
 use crate::format::{BatchHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::segment::{INDEX_ENTRIES_MAX, IndexEntry, SCAN_BYTES, Segment};
+use crate::segment::{INDEX_ENTRIES_MAX, IndexEntry, Segment};
 
 /// The name of the file.
 pub(crate) const NAME: &str = "clean";
@@ -35,6 +35,10 @@ const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 56;
 const ENTRY_BYTES: usize = 24;
 const BYTES_MAX: usize = HEADER_BYTES + INDEX_ENTRIES_MAX * ENTRY_BYTES;
+
+/// How much of a segment is read at once to confirm a mark, in bytes: a page, because mostly the header of one long batch
+/// is looked for.
+const CONFIRMED_AT_ONCE: u64 = 4096;
 
 /// Where a partition ended, and what recovery would find in its last segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +79,7 @@ impl Mark {
         };
         // Each round goes on by at least one batch.
         while position < self.len {
-            let wanted = SCAN_BYTES.min(self.len - position);
+            let wanted = CONFIRMED_AT_ONCE.min(self.len - position);
             let bytes = segment.read(file, position, wanted).await?;
             let mut at = 0;
             while let Some(head) = bytes.get(at as usize..).and_then(<[u8]>::first_chunk) {

@@ -16,8 +16,8 @@ use crate::format::{
 /// The most entries of an [`Index`]: 12 KiB. With segments of 128 MiB, a read scans at most 256 KiB of headers.
 pub(crate) const INDEX_ENTRIES_MAX: usize = 512;
 
-/// How much is read at once where only headers count, in bytes: those of some batches.
-pub(crate) const SCAN_BYTES: u64 = 64 * 1024;
+/// How much is read at once while an index is built, in bytes: the headers of some batches.
+const SCAN_BYTES: u64 = 64 * 1024;
 
 /// A segment of a partition.
 pub(crate) struct Segment<R: Files> {

@@ -318,8 +318,10 @@ fn send(mut client: Client, writer: usize, first: u64) -> u64 {
 /// The message of a connection with this number. It begins with both.
 fn numbered(writer: usize, n: u64) -> Vec<u8> {
     let len = 9 + n as usize * 7_919 % 60_000;
-    let head = [writer as u8].into_iter().chain(n.to_le_bytes());
-    head.cycle().take(len).collect()
+    let head = [&[writer as u8][..], &n.to_le_bytes()].concat();
+    let mut payload = head.repeat(len.div_ceil(head.len()));
+    payload.truncate(len);
+    payload
 }
 
 /// Waits until one write, and one sync, has served several batches: otherwise the kills prove nothing about that.
