@@ -123,7 +123,8 @@ impl<R: Runtime + Files> Partition<R> {
     ///
     /// # Errors
     /// [`Corrupt`](crate::ErrorKind::Corrupt) with the file and the position: what is before it can be read, and the
-    /// segments after it. [`Io`](crate::ErrorKind::Io).
+    /// segments after it. [`Version`](crate::ErrorKind::Version): opening does not read the segments before the last one.
+    /// [`Io`](crate::ErrorKind::Io).
     ///
     /// # Cancellation
     /// Safe.

@@ -54,6 +54,7 @@ cases! {
     damage_to_synced_batches_is_an_error_and_cuts_nothing
     damage_to_a_closed_segment_is_an_error_of_the_read
     a_file_of_a_newer_version_is_refused
+    an_older_file_of_a_newer_version_is_an_error_of_the_read
     a_segment_without_a_header_is_created_again
     a_second_segment_without_a_header_is_damage
     a_second_opener_is_refused
@@ -333,6 +334,21 @@ async fn a_file_of_a_newer_version_is_refused<R: Runtime + Files>() {
     let error = Partition::<R>::open(&dir, small()).await.expect_err("it is something else");
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     remove::<R>(dir).await.unwrap();
+}
+
+async fn an_older_file_of_a_newer_version_is_an_error_of_the_read<R: Runtime + Files>() {
+    let dir = scratch::<R>();
+    let (log, _) = open::<R>(&dir, small()).await;
+    fill(&log, 0..40).await;
+    close(log).await;
+    let paths = segments::<R>(&dir).await;
+    edit::<R>(&paths[0], |bytes| bytes[8] = 2).await;
+    let (log, _) = open::<R>(&dir, small()).await;
+    let error = log.read(ReadFrom::Offset(0), 100).await.expect_err("it is newer");
+    assert_eq!((error.kind(), error.path()), (ErrorKind::Version, Some(&*paths[0])), "{error}");
+    let last = log.offsets().next - 1;
+    assert!(!log.read(ReadFrom::Offset(last), 100).await.unwrap().is_empty());
+    end(log, dir).await;
 }
 
 /// A crash while a segment was created.
