@@ -18,7 +18,7 @@ const ORIGIN_ZERO_COPY: u8 = 5;
 /// `SO_EE_CODE_ZEROCOPY_COPIED` of `linux/errqueue.h`.
 const CODE_COPIED: u8 = 1;
 
-/// What the kernel writes for a completion: a control message, which the address of nobody follows.
+/// The control message of a completion. The address that it ends with is not read.
 #[repr(C)]
 struct Control {
     header: libc::cmsghdr,
