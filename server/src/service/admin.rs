@@ -17,7 +17,7 @@ use std::time::Duration;
 use owned_io::{Buffers, ByteStream, MemoryBudget, Pool, PoolConfig, Runtime};
 use owned_io_http::{Connection, Response};
 
-use super::http::{health, http_config, respond};
+use super::http::{ANSWERS_BYTES_MIN, health, http_config, respond};
 use super::metrics;
 use super::page::{self, VIEW_BYTES, VIEWS_MAX};
 use super::stalls::Answer;
@@ -54,7 +54,7 @@ pub async fn serve<R: Runtime>(
     stream: impl ByteStream,
     ctx: &Context,
 ) -> Result<(), Box<dyn Error>> {
-    let config = http_config(ctx.worker.limits, IDLE_MAX);
+    let config = http_config(ctx.worker.limits, IDLE_MAX, ANSWERS_BYTES_MIN);
     let mut connection = Connection::<R, _>::new(stream, &ctx.websocket_buffers(), config);
     ctx.connection.set_close_method(CloseMethod::Http(connection.end_handle()));
     while let Some(request) = connection.next().await? {

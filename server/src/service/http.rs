@@ -58,9 +58,13 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 /// How long a client may accept nothing of an answer. Longer than a few retransmissions.
 const WRITE_MAX: Duration = Duration::from_secs(10);
 
-/// How many bytes of answers wait to be written at most. The buffer for them has twice as many bytes at most, which is
-/// the least share of a connection: a client that reads no answers takes no memory that others need.
-const ANSWERS_BYTES_MAX: usize = 2 * 1024;
+/// How many bytes of answers may wait to be written, whatever the share of a connection is. The buffer for them has twice
+/// as many bytes at most, which is the least share.
+pub(super) const ANSWERS_BYTES_MIN: usize = 2 * 1024;
+
+/// How many bytes of answers wait to be written at most. Those to 16 requests for an object of 1 KiB, which came at once,
+/// leave in one write.
+const ANSWERS_BYTES_MAX: usize = 32 * 1024;
 
 /// How many bytes of answers that are sent by reference wait to be written at most, but one piece at least. What is
 /// queued is one write then, with its head and its framing, if chunks have up to 16 KiB.
@@ -214,7 +218,8 @@ async fn read_upgrade<R: Runtime, S: ByteStream>(
 ) -> Result<Option<Upgrading<S>>, Error> {
     let Resources { websockets, limits, iggy, .. } = &*ctx.worker;
     let buffers = ctx.websocket_buffers();
-    let mut http = http_config(*limits, IDLE_MAX);
+    let share_bytes = ctx.connection.account().budget().share_bytes();
+    let mut http = http_config(*limits, IDLE_MAX, answers_bytes_max(share_bytes));
     if iggy.is_some() {
         http = events::with_bodies(http, *limits);
     }
@@ -330,12 +335,22 @@ pub(super) async fn respond<C: Clock>(
 
 pub(super) const PLAIN_TEXT: (&str, &str) = ("Content-Type", "text/plain");
 
-/// The limits of a connection whose client may wait for `idle_max` before each request. No service but
-/// [events](events::with_bodies) takes a body; the defaults bound what is discarded of one.
-pub(super) fn http_config(limits: Limits, idle_max: Duration) -> engine::Config {
+/// How many bytes of answers wait for a client with this share of the memory: half of it, so that a client that reads no
+/// answers takes no memory that others need.
+fn answers_bytes_max(share_bytes: usize) -> usize {
+    (share_bytes / 2).clamp(ANSWERS_BYTES_MIN, ANSWERS_BYTES_MAX)
+}
+
+/// The limits of a connection whose client may wait for `idle_max` before each request, and let `answers_bytes_max` bytes of
+/// answers wait. No service but [events](events::with_bodies) takes a body; the defaults bound what is discarded of one.
+pub(super) fn http_config(
+    limits: Limits,
+    idle_max: Duration,
+    answers_bytes_max: usize,
+) -> engine::Config {
     let mut config = engine::Config::default();
     config.server = Some(SERVER);
-    config.limits.queue_bytes_max = ANSWERS_BYTES_MAX;
+    config.limits.queue_bytes_max = answers_bytes_max;
     config.limits.queue_shared_bytes_max = SHARED_BYTES_MAX;
     config.timeouts.idle = idle_max;
     config.timeouts.write = WRITE_MAX;
