@@ -14,6 +14,7 @@ use rdkafka::topic_partition_list::Offset;
 
 use super::super::{ReadError, StoredBatch};
 use super::client::KafkaLogger;
+use super::jobs::is_missing;
 use super::reader::WakeFlag;
 use super::record::{Decoded, decode};
 use crate::iggy::Status;
@@ -224,6 +225,8 @@ impl Cursor {
                     });
                 }
                 Next::Nothing => return None,
+                // The catalogue has the topic. The consumer learns within a second that it was created again.
+                Next::Failed(error) if is_missing(&error) => {}
                 Next::Failed(error) => {
                     consumer.context().warn(format_args!("cannot read: {error}"));
                     return Some(Err(ReadError::Failed(Status::CannotReadMessage)));

@@ -80,6 +80,11 @@ fn run_jobs<C>(jobs: &Receiver<Job<C>>, clients: &C) {
     }
 }
 
+/// Whether a topic or a partition is not there, as far as a client knows.
+pub(super) fn is_missing(error: &KafkaError) -> bool {
+    [Status::TopicIdNotFound, Status::PartitionNotFound].contains(&status_of(error))
+}
+
 fn status_of(error: &KafkaError) -> Status {
     use RDKafkaErrorCode as Code;
     match error.rdkafka_error_code() {

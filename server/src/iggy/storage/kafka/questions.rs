@@ -14,7 +14,7 @@ use rdkafka::topic_partition_list::Offset;
 use tracing::{info, warn};
 
 use super::client::{ConsumerHandle, KafkaLogger};
-use super::jobs::Jobs;
+use super::jobs::{Jobs, is_missing};
 use super::names::stream_and_topic;
 use super::producer::Producer;
 use crate::iggy::Status;
@@ -92,7 +92,15 @@ impl Questions {
         let topic = Arc::clone(topic);
         self.jobs
             .ask::<C, _>(QUESTION_TIME_MAX, move |clients, time| {
-                let (first, next) = clients.consumer().fetch_watermarks(&topic, partition, time)?;
+                let (until, consumer) = (Instant::now() + time, clients.consumer());
+                let mut found = consumer.fetch_watermarks(&topic, partition, time);
+                // The catalogue has the topic. What the consumer knows of it may be old, if it was created again.
+                if found.as_ref().is_err_and(is_missing) {
+                    let left = || until.saturating_duration_since(Instant::now());
+                    consumer.fetch_metadata(Some(&topic), left())?;
+                    found = consumer.fetch_watermarks(&topic, partition, left());
+                }
+                let (first, next) = found?;
                 Ok((first.max(0) as u64, next.max(0) as u64))
             })
             .await
