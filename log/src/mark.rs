@@ -167,8 +167,11 @@ impl Mark {
         };
         let is_sane = next_offset >= base_offset
             && entries.iter().all(is_within)
-            && entries
-                .is_sorted_by(|a, b| a.position < b.position && a.base_offset < b.base_offset);
+            && entries.is_sorted_by(|a, b| {
+                a.position < b.position
+                    && a.base_offset < b.base_offset
+                    && a.timestamp <= b.timestamp
+            });
         is_sane.then_some(Self { salt, base_offset, len, next_offset, timestamp, entries })
     }
 }

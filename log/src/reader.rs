@@ -164,8 +164,8 @@ async fn read_segment<R: Files>(
         let entry = index.borrow().seek(target);
         let found = read_from(segment, opened, entry, target, bytes_max, batch_bytes_max).await?;
         match (found, entry) {
-            // After a clean end the index is from a file, and that lies; or the batch is damaged, which the read from an
-            // earlier one tells.
+            // The entry is wrong, because the index came from the mark; or the batch is damaged. A read from an earlier
+            // entry reports any damage.
             (None, Some(entry)) => index.borrow_mut().remove(entry),
             (found, _) => return Ok(found.unwrap_or_default()),
         }

@@ -131,8 +131,8 @@ async fn older<R: Files>(dir: &Path, bases: &[u64]) -> Result<VecDeque<Rc<Segmen
 /// Checks the batches of the last segment, and cuts it after the last whole one. Returns what it found, and the length
 /// before the cut. `None`: the segment was not created completely.
 ///
-/// Takes the mark instead, if it agrees with the segment. Then everything is on the disk, and the headers of the last
-/// batches are read alone.
+/// Takes the mark instead, if it agrees with the segment. Then everything is on the disk, and only the headers of the last
+/// batches are read.
 async fn recover<R: Files>(
     segment: &Segment<R>,
     config: &PartitionConfig,

@@ -32,14 +32,13 @@ impl<R: Runtime + Files> Writer<R> {
         }
         let synced = R::sync_dir(dir).await;
         synced.map_err(|error| Error::failed("sync", dir, error))?;
-        // It takes space while it is open, although it was removed. A read of it finds that it is none of the segments. An
-        // error: it is freed when the next segment is begun.
-        let _ = self.opened.file.set_len(0).await;
-        let first = match self.create(0, self.timestamp).await {
-            Ok(first) => Some(first),
-            Err(error) if error.kind() == ErrorKind::NoSpace => None,
-            Err(error) => return Err(error),
-        };
+        let mut first = self.create_first().await?;
+        if first.is_none() {
+            // The removed file keeps its space while it is open, so it is truncated. Concurrent reads fail, see that the
+            // segment is gone, and go on. An error: the space is freed with the next segment.
+            let _ = self.opened.file.set_len(0).await;
+            first = self.create_first().await?;
+        }
         {
             let state = &mut *self.shared.state.borrow_mut();
             first.iter().for_each(|first| state.push_segment(Rc::clone(first)));
@@ -51,10 +50,19 @@ impl<R: Runtime + Files> Writer<R> {
         }
         match first {
             Some(first) => self.begin(first),
-            None => self.begin_later(),
+            None => self.defer_segment(),
         }
         self.shared.room.notify();
         Ok(())
+    }
+
+    /// The segment after a purge. `None`: there is no room for it.
+    async fn create_first(&self) -> Result<Option<Rc<Segment<R>>>, Error> {
+        match self.create(0, self.timestamp).await {
+            Ok(first) => Ok(Some(first)),
+            Err(error) if error.kind() == ErrorKind::NoSpace => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Removes segments from the first on.

@@ -32,7 +32,7 @@ pub(crate) struct Shared<R: Files> {
 }
 
 pub(crate) struct State<R: Files> {
-    /// In order. The last is written to. There is at least one, except during a purge.
+    /// In order. The last is written to. Empty during a purge, and after one until there is room for a segment.
     pub(crate) segments: VecDeque<Rc<Segment<R>>>,
     /// Their lengths together.
     pub(crate) bytes: u64,

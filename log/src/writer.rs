@@ -423,7 +423,7 @@ impl<R: Runtime + Files> Writer<R> {
     }
 
     /// All segments were removed, and there was no room for another one. The next batch begins it.
-    pub(crate) fn begin_later(&mut self) {
+    pub(crate) fn defer_segment(&mut self) {
         self.len = SEGMENT_HEADER_BYTES as u64;
         self.synced_len = self.len;
         self.sync_at = None;
