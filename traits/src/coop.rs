@@ -95,15 +95,15 @@ pub async fn yield_if_exhausted<C: Clock>() {
 
 /// The most bytes that a write of this poll passes to the kernel. Backends ask it when they begin a write.
 ///
-/// It is [`TRANSFER_BYTES_MAX`], and [`LONE_WRITE_BYTES_MAX`] if the task is alone: it was also the last one that was
-/// polled before, so no other was ready in between. A task that was not started by
-/// [`Executor::spawn`](crate::Executor::spawn) is taken for the one that was polled before it.
+/// It is [`TRANSFER_BYTES_MAX`], and [`LONE_WRITE_BYTES_MAX`] if the task is alone: it was also polled last, so no other
+/// task ran in between. A task that was not started by [`Executor::spawn`](crate::Executor::spawn) is taken for the one
+/// that was polled before it.
 #[inline]
 pub fn write_bytes_max() -> usize {
     if IS_ALONE.get() { LONE_WRITE_BYTES_MAX } else { TRANSFER_BYTES_MAX }
 }
 
-/// Begins a poll of the task with this id, with a new budget. Each task of a thread has another one.
+/// Begins a poll of the task with this id, with a new budget. Ids are unique within a thread.
 #[inline]
 pub(crate) fn begin_poll(task: u64) {
     IS_ALONE.set(LAST_TASK.replace(task) == task);
@@ -115,6 +115,12 @@ pub(crate) const MAIN_TASK: u64 = 0;
 
 /// No task has this id.
 const NO_TASK: u64 = u64::MAX;
+
+/// Forgets which task was polled last: a runtime begins or ends on this thread.
+pub(crate) fn forget_last_task() {
+    LAST_TASK.set(NO_TASK);
+    IS_ALONE.set(false);
+}
 
 /// Starts a new budget.
 ///

@@ -6,11 +6,11 @@ use std::{fmt, io};
 
 use crate::{BufResult, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf, TcpStream};
 
-/// The most bytes that one read or write passes to the kernel. A larger buffer is used in part.
+/// The most bytes that one read passes to the kernel, and that one write does while other tasks have work. A larger buffer is
+/// used in part.
 ///
 /// The limit keeps one operation to about 50 µs, during which the thread does nothing else. So fifty tasks that write as
-/// much as they can let a client wait for less than 10 ms. A task that is alone
-/// [may write more](LONE_WRITE_BYTES_MAX).
+/// much as they can let a client wait for less than 10 ms. A task that is alone [may write more](LONE_WRITE_BYTES_MAX).
 pub const TRANSFER_BYTES_MAX: usize = 128 * 1024;
 
 /// The most bytes that one write passes to the kernel while [no other task](crate::coop::write_bytes_max) has work.

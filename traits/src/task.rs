@@ -54,6 +54,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// # Errors
 /// [`Panicked`] if `future` panicked.
 pub async fn run_main<C: Clock, F: Future>(future: F) -> Result<F::Output, Panicked> {
+    coop::forget_last_task();
     let mut deadlines = deadline::drive::<C>(); // the tasks that end may still have some
     let _tasks = EndTasks { outer: RUNNING.with_borrow_mut(|running| take(&mut running.tasks)) };
     let mut future = pin!(CatchPanic::new(future));
@@ -123,6 +124,7 @@ impl Drop for EndTasks {
         while let Some((_, task)) = RUNNING.with_borrow_mut(|running| running.tasks.pop_first()) {
             task.end();
         }
+        coop::forget_last_task();
         // Ids are never reused, so a task that is dropped late removes no other task.
         RUNNING.with_borrow_mut(|running| running.tasks = take(&mut self.outer));
     }

@@ -438,7 +438,7 @@ pub async fn writes_that_never_wait_let_others_run<R: Runtime>() {
     expect_at_least(10, &format!("runs of another task during {BYTES} writes"), runs.get());
 }
 
-/// "The most bytes that one read or write passes to the kernel", whatever the size of the buffer is, and however
+/// "The most bytes that one read passes to the kernel", and one write, whatever the size of the buffer is, and however
 /// many bytes are ready. The writer may be alone.
 pub async fn one_operation_transfers_a_bounded_number_of_bytes<R: Runtime>() {
     const BYTES: usize = if cfg!(miri) { 2 } else { 16 } * TRANSFER_BYTES_MAX;
