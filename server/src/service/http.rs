@@ -63,11 +63,11 @@ const WRITE_MAX: Duration = Duration::from_secs(10);
 pub(super) const ANSWERS_BYTES_MIN: usize = 2 * 1024;
 
 /// How many bytes of answers wait to be written at most. Those to 16 requests for an object of 1 KiB, which came at once,
-/// leave in one write.
+/// leave in one write, if the share of the connection has room.
 const ANSWERS_BYTES_MAX: usize = 32 * 1024;
 
 /// How many bytes of answers that are sent by reference wait to be written at most, but one piece at least. What is
-/// queued is one write then, with its head and its framing, if chunks have up to 16 KiB.
+/// queued of one object is one write then, with its head and its framing, if chunks have up to 16 KiB.
 const SHARED_BYTES_MAX: usize = TRANSFER_BYTES_MAX - (4 + 16) * 1024;
 
 /// The value of `Server`. It has no version: that would tell an attacker more than a user.
