@@ -3,10 +3,11 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::time::Duration;
-use std::{env, fs, process};
+use std::{env, fs, process, thread};
 
-/// How long anything may take. The machine may be busy with other work.
+/// How long a line, a read or a write may take. The machine may be busy with other work.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The bytes of the object: many pages, and few enough of them to be locked by a process without privileges.
@@ -34,12 +35,12 @@ pub(crate) fn check(program: &str, name: &str) {
     server.args(["127.0.0.1:0", "--zero-copy", "--objects"]).arg(&folder);
     let server = server.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut server = Ended(server);
-    let mut line = String::new();
-    BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let line = first_line(server.0.stdout.take().unwrap());
     fs::remove_dir_all(&folder).unwrap(); // it has read them
     let addr = line.strip_prefix("listening object ").unwrap().trim();
     let mut stream = TcpStream::connect(addr).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.set_write_timeout(Some(LIMIT)).unwrap();
     for _ in 0..2 {
         let requests = "GET /object/a HTTP/1.1\r\nHost: a\r\n\r\n".repeat(REQUESTS);
         stream.write_all(requests.as_bytes()).unwrap();
@@ -56,10 +57,21 @@ pub(crate) fn check(program: &str, name: &str) {
         }
     }
     drop(stream);
-    let mut line = String::new();
-    BufReader::new(server.0.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let line = first_line(server.0.stderr.take().unwrap());
     let figures = line.trim().strip_prefix(&format!("{name}: ")).unwrap();
     let (sends, copied) = figures.split_once(" zero-copy sends, ").unwrap();
     assert!(sends.parse::<u64>().unwrap() >= 2, "{line}");
     assert_eq!(copied, format!("{sends} of them copied"));
+}
+
+/// The first line of what the server prints. A read of a pipe has no time limit, so a thread reads it. If no line comes
+/// in time, the server is killed, and that ends the thread.
+fn first_line(output: impl Read + Send + 'static) -> String {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut line = String::new();
+        let read = BufReader::new(output).read_line(&mut line);
+        let _ = sender.send(read.map(|_| line)); // an error: nobody waits for it any more
+    });
+    receiver.recv_timeout(LIMIT).expect("the server prints a line in time").unwrap()
 }
