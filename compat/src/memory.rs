@@ -31,6 +31,16 @@ impl WriteMemory {
         }
     }
 
+    /// Reserves `bytes` bytes if there is room for them now. Returns whether there was.
+    pub(crate) fn try_reserve(&mut self, bytes: usize) -> bool {
+        let is_reserved = self.reservation.resize(bytes).is_ok();
+        if is_reserved {
+            self.round = None;
+            self.wait.end();
+        }
+        is_reserved
+    }
+
     /// Waits until `bytes` bytes are reserved.
     ///
     /// # Errors

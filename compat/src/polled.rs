@@ -95,13 +95,13 @@ impl Polled {
             return Poll::Ready(Ok(0));
         }
         let mut bytes = self.take_buffer(len);
-        let capacity = bytes.capacity().max(self.new_capacity(len));
-        match self.memory.poll_reserve(capacity, cx) {
-            Poll::Ready(Ok(())) => {}
-            refused => {
-                self.buffers.give(bytes);
-                return refused.map_ok(|()| 0);
-            }
+        let mut capacity = bytes.capacity().max(self.new_capacity(len));
+        if !self.memory.try_reserve(capacity) {
+            // The bytes alone may have room, and nobody should wait for more than what is needed.
+            capacity = len;
+            self.buffers.give(bytes);
+            ready!(self.memory.poll_reserve(capacity, cx))?;
+            bytes = self.buffers.take_fitting(len, capacity);
         }
         bytes.reserve_exact(capacity);
         for part in parts {

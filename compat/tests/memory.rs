@@ -18,6 +18,7 @@ for_each_adapter! {
     a_connection_that_is_evicted_is_reset
     a_write_is_no_larger_than_the_budget
     a_write_takes_no_larger_buffer_than_it_needs
+    a_short_write_does_not_wait_for_a_large_buffer
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -148,5 +149,29 @@ fn a_write_takes_no_larger_buffer_than_it_needs<A: Adapter>() {
         buffers.give(Vec::with_capacity(ACCEPTED_BYTES_MAX + 1));
         assert_eq!(io.write(b"hello").await.unwrap(), 5);
         assert_eq!(buffers.budget().common_bytes_held(), 100);
+    });
+}
+
+/// The unused buffer is as large as a write can be, and only the bytes of this one have room: in the share.
+fn a_short_write_does_not_wait_for_a_large_buffer<A: Adapter>() {
+    const SHARE: usize = 100;
+    owned_io_sim::block_on(async {
+        let (near, _far) = pipe();
+        let budget = MemoryBudget::new(ACCEPTED_BYTES_MAX + 2 * SHARE).with_shares(2, 2 * SHARE);
+        let buffers = buffers_of(budget.clone());
+        let mut held = budget.account().reservation();
+        held.resize(ACCEPTED_BYTES_MAX + SHARE).unwrap();
+        assert_eq!(budget.common_bytes_held(), budget.common_bytes_max());
+        let mut io = A::adapt(near, &buffers);
+        // A new buffer would be a power of two, and 128 bytes have no room either.
+        for len in [5, 80] {
+            while buffers.take().capacity() > 0 {}
+            buffers.give(Vec::with_capacity(ACCEPTED_BYTES_MAX));
+            let began = Sim::now();
+            assert_eq!(io.write(&vec![7; len]).await.unwrap(), len);
+            io.flush().await.unwrap();
+            assert_eq!(Sim::now(), began, "it has waited");
+            assert!(!held.account().is_evicted(), "another has lost its memory to it");
+        }
     });
 }
