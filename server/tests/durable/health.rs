@@ -20,34 +20,50 @@ const HTTP: &str = "10.0.0.1:80";
 const ADMIN: &str = "10.0.0.1:81";
 const TCP: &str = "10.0.0.1:82";
 
-/// How often health is asked for: the simulator chooses the worker.
-const TIMES: usize = 8;
+/// How many connections ask for health, on each listener.
+const TIMES: usize = 3;
 
 async fn dial(addr: &str) -> SimStream {
     Sim::connect(ConnectOptions::new(addr.parse().unwrap())).await.unwrap()
 }
 
-/// The status and the body of an answer.
-async fn get(addr: &str, path: &str) -> (u16, String) {
-    let mut stream = dial(addr).await;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+/// The status and the body of the answer on a connection, which stays open.
+async fn get(stream: &mut SimStream, path: &str) -> (u16, String) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
     stream.write_all(request.into_bytes()).await.into_result().unwrap();
-    let mut answer = Vec::new();
-    // Each round reads a byte, or ends.
-    while let Ok(((), byte)) = stream.read_exact(Vec::with_capacity(1), 1).await.into_result() {
-        answer.extend(byte);
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.extend(stream.read_exact(Vec::with_capacity(1), 1).await.into_result().unwrap().1);
     }
-    let answer = String::from_utf8(answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    (head["HTTP/1.1 ".len()..][..3].parse().unwrap(), body.to_owned())
+    let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
+    let (_, len) = head.split_once("\r\ncontent-length: ").unwrap();
+    let len = len.lines().next().unwrap().parse().unwrap();
+    let body = stream.read_exact(Vec::with_capacity(len), len).await.into_result().unwrap().1;
+    (head["http/1.1 ".len()..][..3].parse().unwrap(), String::from_utf8(body).unwrap())
 }
 
-/// Panics unless both workers, on both listeners, say so.
-async fn expect_health(is_healthy: bool) {
-    for addr in [HTTP, ADMIN].into_iter().cycle().take(TIMES) {
-        let (status, body) = get(addr, "/health").await;
+/// Panics unless both listeners say so. Returns the connections to the HTTP listener: [both
+/// workers](expect_both_workers) serve them. Admins are not balanced, so one worker may serve all of theirs.
+async fn expect_health(is_healthy: bool) -> Vec<SimStream> {
+    let mut held = Vec::new();
+    for addr in [HTTP, ADMIN].into_iter().cycle().take(2 * TIMES) {
+        let mut stream = dial(addr).await;
+        let (status, body) = get(&mut stream, "/health").await;
         assert_eq!(status, if is_healthy { 200 } else { 503 }, "{body}");
         assert!(is_healthy || body.contains("until the server is started again"), "{body}");
+        if addr == HTTP {
+            held.push(stream);
+        }
+    }
+    held
+}
+
+/// Panics unless each worker serves two connections: three are of [`expect_health`], and one is the client's. So each
+/// has answered at least once over HTTP.
+fn expect_both_workers(metrics: &str) {
+    for worker in 0..2 {
+        let count = format!("\nowned_io_worker_connections{{worker=\"{worker}\"}} 2\n");
+        assert!(metrics.contains(&count), "{metrics}");
     }
 }
 
@@ -72,7 +88,7 @@ fn a_server_whose_catalogue_has_failed_is_unhealthy() {
         {
             assert_eq!(ask(&mut client, request).await, 0);
         }
-        expect_health(true).await;
+        drop(expect_health(true).await);
 
         let lasts = Duration::from_secs(1);
         let syncs_fail = || world.apply(Fault::SyncErrors { host: world.main_host(), lasts });
@@ -80,15 +96,17 @@ fn a_server_whose_catalogue_has_failed_is_unhealthy() {
         let refused = Status::CannotAppendMessage.code().get();
         assert_eq!(ask(&mut client, send_frame("t", b"lost")).await, refused);
         Sim::sleep(2 * lasts).await;
-        expect_health(true).await;
+        drop(expect_health(true).await);
 
         syncs_fail();
         let refused = Status::Error.code().get();
         assert_eq!(ask(&mut client, create_stream_frame("lost")).await, refused);
         Sim::sleep(2 * lasts).await;
-        expect_health(false).await;
+        let held = expect_health(false).await;
         // Once: an answer is kept for a while of the real clock.
-        let (_, metrics) = get(ADMIN, "/metrics").await;
+        let (_, metrics) = get(&mut dial(ADMIN).await, "/metrics").await;
+        expect_both_workers(&metrics);
+        drop(held);
         assert!(metrics.contains("\nowned_io_log_catalogue_failed 1\n"), "{metrics}");
         // As before.
         assert_eq!(ask(&mut client, create_stream_frame("also")).await, refused);
@@ -102,8 +120,9 @@ fn a_server_whose_catalogue_has_failed_is_unhealthy() {
 fn with_server(case: impl AsyncFn(World) + Clone + Send + Sync + 'static) -> String {
     let password = PasswordFile::new();
     let listeners = ["server", "--workers", "2", "--http", HTTP, "--admin", ADMIN, "--tcp", TCP];
+    let balance = ["--balance", "least-connections"];
     let files = ["--data", DIR, "--iggy-password-file", password.0.to_str().unwrap()];
-    let flags = Flags::parse_from([&listeners[..], &files].concat());
+    let flags = Flags::parse_from([&listeners[..], &balance, &files].concat());
     let config = flags.into_config().unwrap();
     let (stop, is_done) = (StopSignal::new(), Arc::new(AtomicBool::new(false)));
     let (drain, done) = (stop.clone(), Arc::clone(&is_done));
