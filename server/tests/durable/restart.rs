@@ -37,7 +37,7 @@ pub(super) fn payload(n: u64) -> Vec<u8> {
 }
 
 /// The bytes that were read from files since the note, by the trace.
-fn bytes_read(world: &World, note: &str) -> u64 {
+pub(super) fn bytes_read(world: &World, note: &str) -> u64 {
     let trace = world.trace();
     let (_, since) = trace.rsplit_once(note).expect("few events since then");
     let bytes = |line: &str| -> Option<u64> {
