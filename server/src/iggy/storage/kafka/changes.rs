@@ -9,7 +9,9 @@ use std::time::Duration;
 use std::{io, iter};
 
 use owned_io::Clock;
-use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
+use rdkafka::admin::{
+    AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication, TopicResult,
+};
 use rdkafka::config::FromClientConfigAndContext as _;
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 
@@ -60,9 +62,8 @@ impl Changes {
                 for (key, value) in &settings {
                     topic = topic.set(key, value);
                 }
-                client.change(|admin| {
-                    let created = admin.create_topics(iter::once(&topic), &options(time));
-                    first_result(block_on(created)?)
+                client.change_one(|admin| {
+                    block_on(admin.create_topics(iter::once(&topic), &options(time)))
                 })
             })
             .await
@@ -77,9 +78,8 @@ impl Changes {
         self.jobs
             .ask::<C, _>(CHANGE_TIME_MAX, move |client, time| {
                 let partitions = NewPartitions::new(&name, count);
-                client.change(|admin| {
-                    let created = admin.create_partitions(iter::once(&partitions), &options(time));
-                    first_result(block_on(created)?)
+                client.change_one(|admin| {
+                    block_on(admin.create_partitions(iter::once(&partitions), &options(time)))
                 })
             })
             .await
@@ -113,19 +113,34 @@ impl ChangeClient {
         Ok(Self { brokers, consumer, generation, admin })
     }
 
-    /// Makes a change. After an error the next one gets a new client, and so it does after the consumer was stuck: this
-    /// one may be stuck too.
+    /// Changes one topic. A refusal by the broker does not replace the client.
+    fn change_one(
+        &self,
+        change: impl FnOnce(&AdminClient<KafkaLogger>) -> KafkaResult<Vec<TopicResult>>,
+    ) -> KafkaResult<()> {
+        match self.change(change)?.into_iter().next() {
+            Some(Err((_, code))) => Err(KafkaError::AdminOp(code)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes a change. `change` fails only if the request itself fails: the client may be stuck then, and is replaced. It
+    /// is also replaced after the consumer was, because it may be stuck too. If no new client can be created, the old one
+    /// stays.
     fn change<T>(
         &self,
         change: impl FnOnce(&AdminClient<KafkaLogger>) -> KafkaResult<T>,
     ) -> KafkaResult<T> {
         let generation = self.consumer.current().0;
-        if self.generation.replace(generation) != generation {
+        if self.generation.get() != generation {
             self.admin.replace(new_admin(&self.brokers)?);
+            self.generation.set(generation);
         }
         let changed = change(&self.admin.borrow());
-        if changed.is_err() {
-            self.admin.replace(new_admin(&self.brokers)?);
+        if changed.is_err()
+            && let Ok(admin) = new_admin(&self.brokers)
+        {
+            self.admin.replace(admin);
         }
         changed
     }
@@ -137,13 +152,6 @@ fn new_admin(brokers: &str) -> KafkaResult<AdminClient<KafkaLogger>> {
 
 fn options(time: Duration) -> AdminOptions {
     AdminOptions::new().request_timeout(Some(time)).operation_timeout(Some(time))
-}
-
-fn first_result(results: Vec<Result<String, (String, RDKafkaErrorCode)>>) -> KafkaResult<()> {
-    match results.into_iter().next() {
-        Some(Err((_, code))) => Err(KafkaError::AdminOp(code)),
-        _ => Ok(()),
-    }
 }
 
 /// Waits for a future on this thread, which has no runtime.
@@ -188,6 +196,11 @@ mod tests {
         let second = used(Ok(()));
         assert_ne!(second, first);
         assert_eq!(used(Err(KafkaError::Canceled)), second);
-        assert_ne!(used(Ok(())), second);
+        let third = used(Ok(()));
+        assert_ne!(third, second);
+        let code = RDKafkaErrorCode::TopicAlreadyExists;
+        let refused = client.change_one(|_| Ok(vec![Err(("t".to_owned(), code))]));
+        assert_eq!(refused, Err(KafkaError::AdminOp(code)));
+        assert_eq!(used(Ok(())), third, "a refusal does not replace the client");
     }
 }
