@@ -348,22 +348,25 @@ mod tests {
             waiting_bytes_max: 1 << 20,
         };
         let producer = Producer::new(config).unwrap();
-        let (mut clients, mut refusals) = (vec![producer.current()], 0);
+        let mut clients = vec![producer.current()];
         let (began, patience) = (Instant::now(), Duration::from_secs(60));
         while clients.len() < 4 && began.elapsed() < patience {
             match producer.client() {
                 Ok(client) if clients.iter().any(|known| Arc::ptr_eq(known, &client)) => {}
                 Ok(client) => clients.push(client),
-                Err(status) => {
-                    assert_eq!(status, Status::TaskTimeout);
-                    refusals += 1;
-                }
+                Err(status) => assert_eq!(status, Status::TaskTimeout),
             }
             thread::sleep(Duration::from_millis(1));
         }
         // The first one is replaced at once.
         assert_eq!(clients.len(), 4);
         assert!(began.elapsed() >= 2 * REPLACE_INTERVAL_MIN, "{:?}", began.elapsed());
-        assert!(refusals > 0, "batches are refused meanwhile");
+        // The last one fails too. In the future, so that the interval cannot end before the call.
+        while producer.current().client().fatal_error().is_none() {
+            assert!(began.elapsed() < patience);
+            thread::sleep(Duration::from_millis(1));
+        }
+        *producer.failed_at.lock().unwrap() = Some(Instant::now() + patience);
+        assert_eq!(producer.client().err(), Some(Status::TaskTimeout));
     }
 }
