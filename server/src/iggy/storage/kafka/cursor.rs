@@ -26,6 +26,10 @@ const READ_TIME_MAX: Duration = Duration::from_secs(5);
 /// Several times as long as a fetch waits for messages.
 const END_TIME: Duration = Duration::from_millis(200);
 
+/// The most messages below the requested offset that a call of [`Cursor::advance`] skips, so that other partitions get
+/// their turn. Estimated, not measured: a millisecond of small messages.
+const SKIPPED_MAX: u32 = 1_000;
+
 /// A partition.
 pub(super) type Place = (Arc<str>, i32);
 
@@ -166,7 +170,7 @@ impl Cursor {
                 continue;
             }
             read.is_started = true;
-            match self.fill(&mut read, consumer) {
+            match self.fill(&mut read, consumer, wake) {
                 Some(result) => read.answer.send(result),
                 None => {
                     self.reads.push_front(read);
@@ -177,16 +181,18 @@ impl Cursor {
         self.answer_waits(place, consumer, wake);
     }
 
-    /// Takes messages for a read. `None`: it goes on when there are more.
+    /// Takes messages for a read. `None`: it goes on when the thread is woken.
     fn fill(
         &mut self,
         read: &mut PendingRead,
         consumer: &BaseConsumer<KafkaLogger>,
+        wake: &WakeFlag,
     ) -> Option<Read> {
         if !read.answer.is_wanted() {
             return Some(Ok(Vec::new()));
         }
         let Wanted { from, until, count, bytes_max, .. } = read.wanted;
+        let mut skipped = 0;
         // Each round takes a message, or ends.
         loop {
             if read.found.count >= count || self.position >= until && read.found.count > 0 {
@@ -196,6 +202,14 @@ impl Cursor {
                 // Or it was fetched before the partition was assigned anew.
                 Next::Message(message) if message.offset < from => {
                     self.behind_earlier = Some(message.offset + 1);
+                    skipped += 1;
+                    if Instant::now() >= read.deadline {
+                        return Some(read.expire());
+                    }
+                    if skipped == SKIPPED_MAX {
+                        wake.wake(); // the queue may not call back: it is not empty
+                        return None;
+                    }
                 }
                 Next::Message(message) => {
                     let bytes = read.found.bytes + message.bytes.len();
@@ -218,12 +232,7 @@ impl Cursor {
                     read.has_ended = true;
                     read.deadline = read.deadline.min(Instant::now() + END_TIME);
                 }
-                Next::Nothing if Instant::now() >= read.deadline => {
-                    return Some(match read.found.count == 0 && !read.has_ended {
-                        true => Err(ReadError::Failed(Status::CannotReadMessage)),
-                        false => Ok(std::mem::take(&mut read.found).finish()),
-                    });
-                }
+                Next::Nothing if Instant::now() >= read.deadline => return Some(read.expire()),
                 Next::Nothing => return None,
                 // The catalogue has the topic. The consumer learns within a second that it was created again.
                 Next::Failed(error) if is_missing(&error) => {}
@@ -330,6 +339,14 @@ impl PendingRead {
     pub(super) fn restart(&mut self) {
         (self.is_started, self.has_ended, self.found) = (false, false, Found::default());
     }
+
+    /// The result at the deadline. No messages are an error, unless the end was found.
+    fn expire(&mut self) -> Read {
+        match self.found.count == 0 && !self.has_ended {
+            true => Err(ReadError::Failed(Status::CannotReadMessage)),
+            false => Ok(std::mem::take(&mut self.found).finish()),
+        }
+    }
 }
 
 impl Found {
@@ -382,3 +399,6 @@ pub(super) fn unassign(consumer: &BaseConsumer<KafkaLogger>, (topic, partition):
         consumer.context().warn(format_args!("cannot stop reading {topic}: {error}"));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -280,8 +280,21 @@ impl ReaderThread {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// A flag, and what waits for at most that time until the thread is woken.
+    pub(in super::super) fn wake_flag() -> (Arc<WakeFlag>, impl Fn(Duration)) {
+        let (requests, receiver) = sync_channel(1);
+        let (is_set, has_ended) = (AtomicBool::new(false), AtomicBool::new(false));
+        let wake = Arc::new(WakeFlag { requests, is_set, has_ended });
+        let flag = Arc::clone(&wake);
+        let woken = move |time_max| {
+            drop(receiver.recv_timeout(time_max).expect("the thread is woken"));
+            flag.is_set.store(false, Ordering::Release);
+        };
+        (wake, woken)
+    }
 
     #[test]
     fn a_thread_whose_queue_was_full_can_be_woken_again() {
