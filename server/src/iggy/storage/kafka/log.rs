@@ -22,6 +22,9 @@ const OFFSETS_AGE_MAX: Duration = Duration::from_millis(20);
 /// How long somebody waits who cannot be told of messages, because too many partitions are being read.
 const WAIT_INTERVAL: Duration = Duration::from_millis(500);
 
+/// The most queries for the offsets in a row. Another one follows if the partition was re-created during the query.
+const OFFSET_QUERIES_MAX: u32 = 3;
+
 /// A partition of Kafka.
 pub(super) struct KafkaLog<R> {
     clients: Rc<Clients>,
@@ -72,7 +75,7 @@ impl<R: Runtime> KafkaLog<R> {
         let (topic, partition) = &self.place;
         let producer = &self.clients.producer;
         let place = (&**topic, *partition);
-        let read_end = self.read_end.get();
+        let (read_end, generation) = (self.read_end.get(), self.generation.get());
         let append = || producer.append::<R>(place, &self.order, &messages, count);
         let mut appended = append().await;
         // The catalogue learns each second of partitions that others have added, and the producer every five minutes.
@@ -83,7 +86,9 @@ impl<R: Runtime> KafkaLog<R> {
         }
         let appended = appended.map_err(|error| error.status)?;
         let end = appended.base_offset + u64::from(count);
-        if !self.notice_restart(read_end, end) {
+        if self.generation.get() != generation {
+            self.asked_at.set(None); // the offset may be of the previous partition
+        } else if !self.notice_restart(read_end, end) {
             self.extend(end);
         }
         Ok(appended)
@@ -99,6 +104,7 @@ impl<R: Runtime> KafkaLog<R> {
         }
         self.read_end.set(end);
         self.offsets.set(Offsets { first: 0, next: end });
+        self.learned_end.set(end);
         self.asked_at.set(None);
         self.generation.set(self.clients.next_generation());
         self.restarts.set(self.restarts.get() + 1);
@@ -129,24 +135,29 @@ impl<R: Runtime> KafkaLog<R> {
         if self.failed_at.get().is_some_and(|at| at >= waits_since) {
             return Err(Status::CannotReadMessage);
         }
-        let (now, read_end) = (R::now(), self.read_end.get());
-        self.learned_end.set(0);
-        let (topic, partition) = &self.place;
-        let asked = self.clients.questions.offsets::<R>(topic, *partition).await;
-        // Whether the partition is there, the catalogue says, and follows Kafka each second.
-        let Ok((first, end)) = asked else {
-            self.failed_at.set(Some(R::now()));
-            return Err(Status::CannotReadMessage);
-        };
-        let next = if self.notice_restart(read_end, end) {
-            end
-        } else {
-            self.read_end.set(self.read_end.get().max(end));
-            end.max(self.learned_end.get()) // the answer may be older than that
-        };
-        self.offsets.set(Offsets { first, next });
-        self.asked_at.set(Some(now));
-        Ok(())
+        for _ in 0..OFFSET_QUERIES_MAX {
+            let (now, read_end) = (R::now(), self.read_end.get());
+            let generation = self.generation.get();
+            self.learned_end.set(0);
+            let (topic, partition) = &self.place;
+            let asked = self.clients.questions.offsets::<R>(topic, *partition).await;
+            // Whether the partition is there, the catalogue says, and follows Kafka each second.
+            let Ok((first, end)) = asked else { break };
+            if self.generation.get() != generation {
+                continue; // the offsets may be of the previous partition
+            }
+            let next = if self.notice_restart(read_end, end) {
+                end
+            } else {
+                self.read_end.set(self.read_end.get().max(end));
+                end.max(self.learned_end.get()) // the answer may be older than that
+            };
+            self.offsets.set(Offsets { first, next });
+            self.asked_at.set(Some(now));
+            return Ok(());
+        }
+        self.failed_at.set(Some(R::now()));
+        Err(Status::CannotReadMessage)
     }
 
     async fn find(
@@ -182,7 +193,11 @@ impl<R: Runtime> KafkaLog<R> {
 
     async fn wait_for(&self, from: u64) {
         let (place, generation) = (self.place.clone(), self.generation.get());
-        match self.clients.reader.wait::<R>(place, generation, from).await {
+        let waited = self.clients.reader.wait::<R>(place, generation, from).await;
+        if waited.is_some() && self.generation.get() != generation {
+            return; // the message may be of the previous partition
+        }
+        match waited {
             Some(next) if next <= from => {
                 self.asked_at.set(None);
                 let _ = self.ask_offsets().await; // an error: the caller comes again
@@ -242,36 +257,4 @@ impl<R: Runtime> MessageLog for KafkaLog<R> {
 }
 
 #[cfg(test)]
-mod tests {
-    use owned_io_sim::Sim;
-
-    use super::super::{KafkaConfig, KafkaStorage};
-    use super::*;
-
-    /// A log of a storage without brokers.
-    fn log() -> KafkaLog<Sim> {
-        let config = KafkaConfig {
-            brokers: "127.0.0.1:1".to_owned(), // nobody listens there
-            message_time_max: Duration::from_secs(1),
-            waiting_bytes_max: 1 << 20,
-        };
-        let storage = KafkaStorage::<Sim>::new(config).unwrap();
-        KafkaLog::new(Rc::clone(&storage.clients), ("s.t".into(), 0))
-    }
-
-    #[test]
-    fn a_partition_whose_end_is_before_what_was_read_is_another_one() {
-        let log = log();
-        log.extend(100); // appended by this server
-        assert!(!log.notice_restart(0, 7), "an open transaction is before it");
-        log.read_end.set(10);
-        let generation = log.generation.get();
-        assert!(!log.notice_restart(10, 10) && !log.notice_restart(10, 11));
-        assert_eq!((log.restarts(), log.offsets().next), (0, 100));
-        assert!(log.notice_restart(10, 9));
-        assert_eq!((log.restarts(), log.offsets().next), (1, 9));
-        assert_ne!(log.generation.get(), generation);
-        assert!(!log.notice_restart(10, 3), "an answer to a question of before");
-        assert_eq!(log.restarts(), 1);
-    }
-}
+mod tests;

@@ -130,6 +130,18 @@ impl Questions {
     }
 }
 
+#[cfg(test)]
+impl Questions {
+    /// Keeps the thread busy until something is sent.
+    pub(super) async fn hold_for_test<C: Clock>(&self, release: std::sync::mpsc::Receiver<()>) {
+        let job = move |_: &Clients, _| {
+            let _ = release.recv(); // a test that fails drops the sender
+            Ok(())
+        };
+        let _ = self.jobs.ask::<C, _>(QUESTION_TIME_MAX, job).await;
+    }
+}
+
 impl Clients {
     fn new(consumer: Arc<ConsumerHandle>, producer: Arc<Producer>) -> Self {
         let (listed_at, failed_probes) = (Cell::new(Instant::now()), Cell::new(0));
