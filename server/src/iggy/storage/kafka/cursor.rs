@@ -80,8 +80,8 @@ pub(super) struct Cursor {
     pub(super) position: u64,
     /// The next message, which did not fit, or which somebody waits for.
     pub(super) stash: Option<Decoded>,
-    /// The offset behind a message that came although it is before what was asked for. That is so if the partition was
-    /// replaced, and has fewer messages now: librdkafka begins at the first one then. Whoever waits next is told.
+    /// Set when a message arrives below the requested offset: the offset after it. librdkafka restarts at the first
+    /// message if the requested offset is out of range, as in a re-created topic. The next waiter gets this value.
     pub(super) behind_earlier: Option<u64>,
     /// Whether librdkafka has told of the end since the last message. It does so once for each end, which may be to
     /// somebody who waits, or to an earlier read.

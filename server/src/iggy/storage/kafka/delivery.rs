@@ -46,8 +46,8 @@ impl Delivery {
         }
     }
 
-    /// A message was delivered. `offset`: negative if it is unknown, because the broker had stored it before a connection
-    /// was lost, and says of the repetition just that. Such a batch is there, but nobody can say where.
+    /// A message was delivered. `offset` is negative if unknown: the broker stored the first attempt, the connection was
+    /// lost, and the retry is only reported as a duplicate.
     pub(super) fn succeed(&self, offset: i64, millis: i64) {
         match offset {
             0.. => drop(self.base_offset.fetch_min(offset, Ordering::AcqRel)),

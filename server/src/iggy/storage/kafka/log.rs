@@ -34,7 +34,7 @@ pub(super) struct KafkaLog<R> {
     asked_at: Cell<Option<Instant>>,
     /// When a question for the offsets failed last.
     failed_at: Cell<Option<Instant>>,
-    /// The highest end that this server has learned of itself since a question for the offsets began last.
+    /// The highest end that this server has seen, from its appends and waits, since the last offset query began.
     learned_end: Cell<u64>,
     /// The highest end that the brokers have told, or up to which messages were read. What this server has appended does
     /// not count: readers do not get it before an open transaction ends, and the brokers tell an end before that.
@@ -94,9 +94,8 @@ impl<R: Runtime> KafkaLog<R> {
         Ok(appended)
     }
 
-    /// Whether the partition is another one than it was, because its `end` is before `read_end`, the one that was known
-    /// before the brokers were asked. If so, notes that. Brokers tell no end that is lower than before, unless messages
-    /// were lost, which is told in the same way.
+    /// Detects a re-created partition: its `end` is below `read_end`, which was read before the question. Records the
+    /// restart and returns true. A lower end also means lost messages, which are handled in the same way.
     fn notice_restart(&self, read_end: u64, end: u64) -> bool {
         // Somebody may have noted it meanwhile.
         if end >= read_end || self.read_end.get() < read_end {

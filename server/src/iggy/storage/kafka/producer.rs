@@ -54,8 +54,8 @@ impl From<Status> for NotAppended {
     }
 }
 
-/// The least time between two clients that take the place of ones that have failed. What is wrong at the brokers may
-/// make each of them fail, and each has threads, connections, and a second in which it ends.
+/// The minimum interval between replacements of a failed client. A persistent broker error would fail each new client, and
+/// each costs threads, connections and a second of shutdown.
 const REPLACE_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
 /// The one producer of the process.

@@ -85,9 +85,9 @@ impl Reader {
         self.ask::<C, _>(request).await.unwrap_or(Err(failed))
     }
 
-    /// Waits until there is a message at or behind `from`, and returns the offset behind it. If that is not behind `from`,
-    /// there are messages that are new although they are before it: the partition may be another one. `None`: too many
-    /// partitions are being read, perhaps since a moment ago.
+    /// Waits until there is a message at or behind `from`, and returns the offset behind it. A result at or below `from`
+    /// means that messages arrived below `from`: the topic may have been re-created. `None`: too many partitions are being
+    /// read, perhaps since a moment ago.
     ///
     /// # Cancellation
     /// Safe.
