@@ -89,14 +89,14 @@ impl Delivery {
 
 /// The messages of a batch that are not passed to librdkafka yet. Those that are left when it is dropped have failed, also
 /// if the task is dropped in between.
-pub(super) struct Rest<'a> {
+pub(super) struct UnsentMessages<'a> {
     delivery: &'a Delivery,
     count: u32,
     /// Why messages are left.
     failure: Status,
 }
 
-impl<'a> Rest<'a> {
+impl<'a> UnsentMessages<'a> {
     pub(super) const fn new(delivery: &'a Delivery) -> Self {
         Self { delivery, count: delivery.count, failure: Status::CannotAppendMessage }
     }
@@ -117,7 +117,7 @@ impl<'a> Rest<'a> {
     }
 }
 
-impl Drop for Rest<'_> {
+impl Drop for UnsentMessages<'_> {
     fn drop(&mut self) {
         if self.count > 0 {
             self.delivery.fail(self.failure);
@@ -195,10 +195,10 @@ pub(super) mod tests {
         ] {
             for passed in 0..3 {
                 let (delivery, mut answered) = delivery(3);
-                let mut rest = Rest::new(&delivery);
-                (0..passed).for_each(|_| rest.pass());
-                assert_eq!(rest.refuse(&KafkaError::MessageProduction(code)), passed == 0);
-                drop(rest);
+                let mut unsent = UnsentMessages::new(&delivery);
+                (0..passed).for_each(|_| unsent.pass());
+                assert_eq!(unsent.refuse(&KafkaError::MessageProduction(code)), passed == 0);
+                drop(unsent);
                 for offset in 0..passed {
                     assert!(answered.try_receive().is_none(), "reports are missing");
                     delivery.succeed(offset.into(), 1);
@@ -215,9 +215,9 @@ pub(super) mod tests {
     #[test]
     fn a_batch_that_is_passed_in_part_may_be_stored() {
         let (delivery, mut answered) = delivery(2);
-        let mut rest = Rest::new(&delivery);
-        rest.pass(); // the task is dropped then
-        drop(rest);
+        let mut unsent = UnsentMessages::new(&delivery);
+        unsent.pass(); // the task is dropped then
+        drop(unsent);
         delivery.end(1);
         assert_eq!(answered.try_receive().unwrap().map(drop), Err(Status::CannotAppendMessage));
     }

@@ -160,17 +160,19 @@ impl<R: Runtime> KafkaStorage<R> {
             .collect())
     }
 
-    async fn run(&self, change: Change) -> Result<(), Status> {
+    async fn run(&self, change: TopicChange) -> Result<(), Status> {
         let changes = &self.clients.changes;
         match change {
-            Change::None => Ok(()),
-            Change::Refused(status) => Err(status),
-            Change::Create { name, partitions, settings } => {
+            TopicChange::None => Ok(()),
+            TopicChange::Refused(status) => Err(status),
+            TopicChange::Create { name, partitions, settings } => {
                 let replicas = settings.replication_factor;
                 changes.create_topic::<R>(name, partitions, replicas, configs(&settings)).await
             }
-            Change::SetPartitions { name, count } => changes.set_partitions::<R>(name, count).await,
-            Change::Delete(names) => changes.delete_topics::<R>(names).await,
+            TopicChange::SetPartitions { name, count } => {
+                changes.set_partitions::<R>(name, count).await
+            }
+            TopicChange::Delete(names) => changes.delete_topics::<R>(names).await,
         }
     }
 }
@@ -217,7 +219,7 @@ impl<R: Runtime> SharedTopics for KafkaStorage<R> {
         catalogue: &Catalogue,
         record: &Record,
     ) -> LocalFuture<'_, Result<(), Status>> {
-        let change = Change::of(catalogue, record);
+        let change = TopicChange::of(catalogue, record);
         Box::pin(self.run(change))
     }
 
@@ -242,7 +244,7 @@ impl<R: Runtime> SharedTopics for KafkaStorage<R> {
 }
 
 /// What a record changes in Kafka.
-enum Change {
+enum TopicChange {
     None,
     Refused(Status),
     Create { name: String, partitions: u32, settings: TopicSettings },
@@ -250,7 +252,7 @@ enum Change {
     Delete(Vec<String>),
 }
 
-impl Change {
+impl TopicChange {
     fn of(catalogue: &Catalogue, record: &Record) -> Self {
         match record {
             Record::TopicCreated { partitions: 0, .. } => {

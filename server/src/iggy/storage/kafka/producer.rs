@@ -23,7 +23,7 @@ use tracing::warn;
 use super::super::Appended;
 use super::KafkaConfig;
 use super::client::{self, KafkaLogger, MESSAGE_BYTES_MAX};
-use super::delivery::{Delivery, Rest, status_of_failure};
+use super::delivery::{Delivery, UnsentMessages, status_of_failure};
 use super::record::{headers_of, record_bytes};
 use super::room::{Room, WAITING_MESSAGES_MAX};
 use crate::iggy::Status;
@@ -94,7 +94,7 @@ impl Producer {
             // Else another batch could come between two messages of this one.
             let _order = order.lock().await;
             let client = self.client()?;
-            let mut rest = Rest::new(&delivery);
+            let mut unsent = UnsentMessages::new(&delivery);
             for message in WireMessageIterator::new(messages, count) {
                 coop::yield_if_exhausted::<C>().await;
                 let message = message.map_err(|_| Status::InvalidMessagesSize)?;
@@ -105,10 +105,10 @@ impl Producer {
                         .payload(message.payload())
                         .headers(headers_of(&message));
                 if let Err((error, _)) = client.send(record) {
-                    is_untouched = rest.refuse(&error);
+                    is_untouched = unsent.refuse(&error);
                     break;
                 }
-                rest.pass();
+                unsent.pass();
             }
         }
         drop(delivery);
