@@ -80,7 +80,7 @@ const HOLD: &[&str] = &["hold"];
 const LIMIT: &[&str] = &["limit"];
 const SUBSCRIBE: &[&str] = &["subscribe"];
 
-static FIGURES: [Definition; 53] = [
+static FIGURES: [Definition; 54] = [
     figure("cpu-per-message", "CPU ns/message", MESSAGES, |it| Some(it.per_message()?.cpu_ns)),
     figure("cpu-per-connection", "CPU ns/connection", CHURN, |it| Some(it.per_message()?.cpu_ns)),
     figure("cpu-user-per-message", "CPU user ns/message", MESSAGES, |it| {
@@ -120,6 +120,11 @@ static FIGURES: [Definition; 53] = [
     }),
     figure("arrivals-first-echo-p99", "first echo p99, us", ARRIVALS, |it| {
         Some(arrivals(it)?.first_echo_us.as_ref()?.p99)
+    }),
+    // A turn serves each busy connection once.
+    figure("arrivals-turns", "first echo p50, turns", ARRIVALS, |it| {
+        let turn_us = 1e6 * it.report.connections.opened as f64 / messages(it)?.received_per_s;
+        Some(arrivals(it)?.first_echo_us.as_ref()?.p50 / turn_us)
     }),
     figure("arrivals-over-1-s", "over 1 s", ARRIVALS, |it| Some(arrivals(it)?.over_1_s as f64)),
     figure("burst-connected-over-1-s", "connected over 1 s", BURST, |it| {
