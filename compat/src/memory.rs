@@ -1,8 +1,8 @@
 //! [`WriteMemory`]: the memory of what is being written.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -80,25 +80,4 @@ impl WriteMemory {
     pub(crate) fn release(&mut self) {
         self.reservation.force(0);
     }
-}
-
-/// Runs `operation`, which holds memory of `account`. If the account is evicted while it waits, because others need the
-/// memory, calls `end`, which has to end it.
-pub(crate) async fn unless_evicted<T>(
-    account: &MemoryAccount,
-    operation: impl Future<Output = T>,
-    end: impl Fn(),
-) -> T {
-    let mut operation = pin!(operation);
-    poll_fn(|cx| {
-        let polled = operation.as_mut().poll(cx);
-        if polled.is_pending() {
-            if account.is_evicted() {
-                end();
-            }
-            account.wake_when_evicted(cx.waker().clone());
-        }
-        polled
-    })
-    .await
 }

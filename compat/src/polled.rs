@@ -10,7 +10,7 @@ use owned_io::{
     ShutdownHandle,
 };
 
-use crate::memory::{WriteMemory, unless_evicted};
+use crate::memory::WriteMemory;
 
 /// The most bytes that are accepted before the stream has taken them.
 const WRITE_BYTES_MAX: usize = 64 * 1024;
@@ -196,7 +196,7 @@ async fn execute_writes(
         let done = match slot.next().await {
             Job::Write(bytes) => {
                 let writing = half.write_all(bytes);
-                let written = unless_evicted(&account, writing, || handle.abort()).await;
+                let written = account.abort_when_evicted(&handle, writing).await;
                 match written.0 {
                     Err(_) if account.is_evicted() => {
                         (Err(io::ErrorKind::OutOfMemory.into()), written.1)

@@ -7,6 +7,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
+mod evicted;
 mod wait;
 mod waiters;
 

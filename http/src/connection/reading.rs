@@ -7,7 +7,6 @@ use std::ops::Range;
 use owned_io::{BufResult, ByteStream, Clock, IoBufMutExt, OwnedRead, Pool, PoolBuf, Spare, coop};
 
 use super::wait::{Waited, within};
-use super::writing::unless_evicted;
 use super::{Connection, FRAME_BYTES_MAX, Filled, State};
 use crate::engine::{Encoder, Wait};
 use crate::{Error, Misuse, Refusal};
@@ -130,7 +129,7 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
         // The program may hold what it has read of a body.
         let account = self.queue.reservation().account();
         let reading = read_some(&mut self.stream, buf, self.buffers.pool());
-        let reading = unless_evicted(account, reading, || self.handle.abort());
+        let reading = account.abort_when_evicted(&self.handle, reading);
         let end = || self.handle.shutdown(Shutdown::Read);
         let (read, waited) =
             within::<C, _>(&mut self.timers, &mut self.sleep, wait, reading, end).await;

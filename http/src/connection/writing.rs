@@ -1,10 +1,8 @@
 //! What a connection writes: the queue, and its memory.
 
-use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::pin;
 
-use owned_io::{BufResult, ByteStream, Clock, MemoryAccount, MemoryWait};
+use owned_io::{BufResult, ByteStream, Clock, MemoryWait};
 
 use super::wait::{Waited, within};
 use super::{Connection, State};
@@ -27,7 +25,8 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
         while batch.bytes_left() > 0 {
             self.is_interrupted = true;
             let (account, end) = (self.queue.reservation().account(), || self.handle.abort());
-            let writing = unless_evicted(account, batch.write_some(&mut self.stream), end);
+            let writing = batch.write_some(&mut self.stream);
+            let writing = account.abort_when_evicted(&self.handle, writing);
             let (BufResult(written, back), waited) =
                 within::<C, _>(&mut self.timers, &mut self.sleep, Wait::Write, writing, end).await;
             self.is_interrupted = false;
@@ -75,28 +74,4 @@ impl<C: Clock, S: ByteStream> Connection<C, S> {
         date.update(C::wall_clock());
         *date
     }
-}
-
-/// Runs `operation`. If it waits and `account`, which holds memory, is evicted, because others need the memory, calls
-/// `end`, which has to end it.
-///
-/// # Cancellation
-/// As for `operation`.
-pub(super) async fn unless_evicted<T>(
-    account: &MemoryAccount,
-    operation: impl Future<Output = T>,
-    end: impl Fn(),
-) -> T {
-    let mut operation = pin!(operation);
-    poll_fn(|cx| {
-        let polled = operation.as_mut().poll(cx);
-        if polled.is_pending() && account.held_bytes() > 0 {
-            if account.is_evicted() {
-                end();
-            }
-            account.wake_when_evicted(cx.waker().clone());
-        }
-        polled
-    })
-    .await
 }

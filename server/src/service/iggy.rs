@@ -3,7 +3,6 @@
 //! Requests of a connection are answered one after the other, in order. Over WebSocket a binary message has one request
 //! or several whole ones; each answer is one message.
 
-use std::future::poll_fn;
 use std::io;
 use std::marker::PhantomData;
 use std::net::Shutdown;
@@ -397,17 +396,9 @@ impl Until<'_> {
         operation: impl Future<Output = T>,
     ) -> T {
         let Self { account, connection, deadline } = self;
-        let mut operation = pin!(operation);
-        let operation = poll_fn(|cx| {
-            let polled = operation.as_mut().poll(cx);
-            if polled.is_pending() && account.held_bytes() > 0 {
-                if account.is_evicted() {
-                    connection.abort();
-                }
-                account.wake_when_evicted(cx.waker().clone());
-            }
-            polled
-        });
+        // Pinned here: the future of each async function that it is passed to would have room for it.
+        let operation = pin!(operation);
+        let operation = account.abort_when_evicted(connection, operation);
         let Some(deadline) = deadline else { return operation.await };
         let left = deadline.saturating_duration_since(R::now());
         shutdown_after::<R, _>(left, connection, operation).await
