@@ -1,7 +1,7 @@
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use futures_io::{AsyncRead, AsyncWrite};
 use owned_io::{Buffers, ByteStream, Clock};
@@ -29,15 +29,9 @@ impl AsyncRead for FuturesIo {
         cx: &mut Context<'_>,
         buf: &mut [u8],
     ) -> Poll<io::Result<usize>> {
-        if buf.is_empty() {
-            return Poll::Ready(Ok(0));
-        }
-        self.polled.drive_write(cx);
-        let received = ready!(self.polled.poll_received(cx))?;
-        let len = received.len().min(buf.len());
-        buf[..len].copy_from_slice(&received[..len]);
-        self.polled.consume(len);
-        Poll::Ready(Ok(len))
+        let len_max = buf.len();
+        let put = |bytes: &[u8]| buf[..bytes.len()].copy_from_slice(bytes);
+        self.polled.poll_read_and_drive_write(len_max, cx, put)
     }
 }
 

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use owned_io::{Buffers, ByteStream, Clock};
@@ -30,16 +30,11 @@ impl Read for HyperIo {
         cx: &mut Context<'_>,
         mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        if buf.remaining() == 0 {
-            return Poll::Ready(Ok(()));
-        }
         // It drives no write: hyper polls the flush of what it wrote. A read that finds the write done would wake the task
         // of the flush, which is this one, for one more poll.
-        let received = ready!(self.polled.poll_received(cx))?;
-        let len = received.len().min(buf.remaining());
-        buf.put_slice(&received[..len]);
-        self.polled.consume(len);
-        Poll::Ready(Ok(()))
+        let len_max = buf.remaining();
+        let put = |bytes: &[u8]| buf.put_slice(bytes);
+        self.polled.poll_read(len_max, cx, put).map_ok(|_| ())
     }
 }
 

@@ -58,24 +58,53 @@ impl Polled {
         }
     }
 
-    /// Waits for bytes, and returns those that are not [consumed](Self::consume). None at the end of the stream.
-    pub(crate) fn poll_received(&mut self, cx: &Context<'_>) -> Poll<io::Result<&[u8]>> {
-        if self.received.is_none() {
-            if !self.reader.is_busy() {
-                self.reader.start(());
-            }
-            let read = ready!(self.reader.poll(Direction::Read, cx));
-            (self.received, self.at) = (Some(read?), 0);
+    /// Waits for bytes, and passes at most `len_max` of them to `put`. Returns their number: 0 at the end of the stream.
+    /// It does not wait if `len_max` is 0.
+    pub(crate) fn poll_read(
+        &mut self,
+        len_max: usize,
+        cx: &Context<'_>,
+        put: impl FnOnce(&[u8]),
+    ) -> Poll<io::Result<usize>> {
+        if len_max == 0 {
+            return Poll::Ready(Ok(0));
         }
-        Poll::Ready(Ok(self.received.as_ref().map_or(&[][..], |buf| &buf[self.at..])))
+        let buf = match self.received.take() {
+            Some(buf) => buf,
+            None => {
+                if !self.reader.is_busy() {
+                    self.reader.start(());
+                }
+                self.at = 0;
+                ready!(self.reader.poll(Direction::Read, cx))?
+            }
+        };
+        let len = len_max.min(buf.len() - self.at);
+        put(&buf[self.at..][..len]);
+        self.at += len;
+        self.received = (self.at < buf.len()).then_some(buf);
+        Poll::Ready(Ok(len))
     }
 
-    /// Marks the first `len` bytes of the last [`poll_received`](Self::poll_received) as consumed.
-    pub(crate) fn consume(&mut self, len: usize) {
-        self.at += len;
-        if self.received.as_ref().is_some_and(|buf| self.at == buf.len()) {
-            self.received = None;
+    /// The same, and drives the current write. The caller may wait for the answer to what was written without a flush,
+    /// and nobody else polls the write then. It is registered even if there is no write yet: another task may begin one
+    /// and end.
+    #[cfg(any(feature = "futures-io", feature = "tokio"))]
+    pub(crate) fn poll_read_and_drive_write(
+        &mut self,
+        len_max: usize,
+        cx: &Context<'_>,
+        put: impl FnOnce(&[u8]),
+    ) -> Poll<io::Result<usize>> {
+        if len_max > 0 {
+            self.writer.register(Direction::Read, cx);
+            if self.writer.is_busy()
+                && let Poll::Ready(done) = self.writer.drive()
+            {
+                self.handle_done(done);
+            }
         }
+        self.poll_read(len_max, cx, put)
     }
 
     /// Waits until the last write is done and there is memory, and begins one of the first bytes of `parts`. Returns
@@ -128,19 +157,6 @@ impl Polled {
             self.writer.start(Job::Shutdown);
         }
         self.poll_written(cx)
-    }
-
-    /// Drives the current write for a caller that reads. It may wait for the answer to what was written without a flush,
-    /// and nobody else polls the write then. It is registered even if there is no write yet: another task may begin one
-    /// and end.
-    #[cfg(any(feature = "futures-io", feature = "tokio"))]
-    pub(crate) fn drive_write(&mut self, cx: &Context<'_>) {
-        self.writer.register(Direction::Read, cx);
-        if self.writer.is_busy()
-            && let Poll::Ready(done) = self.writer.drive()
-        {
-            self.handle_done(done);
-        }
     }
 
     fn poll_written(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use owned_io::{Buffers, ByteStream, Clock};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -29,15 +29,9 @@ impl AsyncRead for TokioIo {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if buf.remaining() == 0 {
-            return Poll::Ready(Ok(()));
-        }
-        self.polled.drive_write(cx);
-        let received = ready!(self.polled.poll_received(cx))?;
-        let len = received.len().min(buf.remaining());
-        buf.put_slice(&received[..len]);
-        self.polled.consume(len);
-        Poll::Ready(Ok(()))
+        let len_max = buf.remaining();
+        let put = |bytes: &[u8]| buf.put_slice(bytes);
+        self.polled.poll_read_and_drive_write(len_max, cx, put).map_ok(|_| ())
     }
 }
 
