@@ -1,5 +1,6 @@
 //! Once warm, reads and writes through the adapters allocate nothing.
 
+#[path = "../../websocket/tests/counting/mod.rs"]
 mod counting;
 mod interface;
 

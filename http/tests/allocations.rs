@@ -1,6 +1,7 @@
 //! Once warm, a request with a short body and its short answer allocate nothing. An answer with a long body by
 //! reference takes one small allocation, which heads and framing share.
 
+#[path = "../../websocket/tests/counting/mod.rs"]
 mod counting;
 mod ends;
 
