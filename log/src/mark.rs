@@ -73,31 +73,18 @@ impl Mark {
         file: &R::File,
         header: &SegmentHeader,
     ) -> Result<bool, Error> {
-        let (mut position, mut next_offset, mut timestamp) = match self.entries.last() {
+        let (position, mut next_offset, mut timestamp) = match self.entries.last() {
             Some(last) => (last.position, last.base_offset, last.timestamp),
             None => (SEGMENT_HEADER_BYTES as u64, header.base_offset, header.timestamp),
         };
-        // Each round goes on by at least one batch.
-        while position < self.len {
-            let wanted = CONFIRMED_AT_ONCE.min(self.len - position);
-            let bytes = segment.read(file, position, wanted).await?;
-            let mut at = 0;
-            while let Some(head) = bytes.get(at as usize..).and_then(<[u8]>::first_chunk) {
-                let batch = BatchHeader::decode(head, header.salt);
-                let follows = |batch: &BatchHeader| {
-                    batch.base_offset == next_offset && batch.timestamp >= timestamp
-                };
-                let Some(batch) = batch.filter(follows) else { return Ok(false) };
-                (next_offset, timestamp) = (batch.next_offset(), batch.timestamp);
-                at += batch.stored_len();
-            }
-            if at == 0 {
-                return Ok(false); // less than a header is left
-            }
-            position += at;
-        }
-        let end = (position, next_offset, timestamp);
-        Ok(end == (self.len, self.next_offset, self.timestamp))
+        let on_batch = |batch: &BatchHeader, _| {
+            let follows = batch.base_offset == next_offset && batch.timestamp >= timestamp;
+            (next_offset, timestamp) = (batch.next_offset(), batch.timestamp);
+            follows
+        };
+        let batches = position..self.len;
+        let end = segment.walk(file, header, batches, CONFIRMED_AT_ONCE, on_batch).await?;
+        Ok((end, next_offset, timestamp) == (self.len, self.next_offset, self.timestamp))
     }
 
     /// The mark of a directory. `None` if there is none, and if it is damaged, of another version, or cannot be read.

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -210,18 +211,38 @@ impl<R: Files> Segment<R> {
         let header = self.read_header(file).await?;
         let len = self.len.get();
         let mut index = Index::new(segment_bytes.max(len));
-        let mut position = SEGMENT_HEADER_BYTES as u64;
-        // Each round goes on by at least one batch. The index ends at damage: reads of what is before it need no more,
-        // and those that come to it find it.
-        'scan: while position < len {
-            let wanted = SCAN_BYTES.min(len - position);
+        let batches = SEGMENT_HEADER_BYTES as u64..len;
+        let push = |batch: &BatchHeader, position| {
+            index.push(batch, position);
+            true
+        };
+        // The index ends at damage: reads of what is before it need no more, and those that come to it find it.
+        self.walk(file, &header, batches, SCAN_BYTES, push).await?;
+        Ok(Metadata::new(header, index))
+    }
+
+    /// Reads the headers of the batches in `range`, in pieces of `piece_bytes`, and calls `on_batch` with each of them and
+    /// its position. Returns where it has ended: before the first batch that is damaged or for which `on_batch` returns
+    /// false, or after the last one.
+    pub(crate) async fn walk(
+        &self,
+        file: &R::File,
+        header: &SegmentHeader,
+        range: Range<u64>,
+        piece_bytes: u64,
+        mut on_batch: impl FnMut(&BatchHeader, u64) -> bool,
+    ) -> Result<u64, Error> {
+        let mut position = range.start;
+        // Each round goes on by at least one batch.
+        while position < range.end {
+            let wanted = piece_bytes.min(range.end - position);
             let bytes = self.read(file, position, wanted).await?;
             let mut at = 0;
             while let Some(head) = bytes.get(at as usize..).and_then(<[u8]>::first_chunk) {
-                let Some(batch) = BatchHeader::decode(head, header.salt) else {
-                    break 'scan;
+                let batch = BatchHeader::decode(head, header.salt);
+                let Some(batch) = batch.filter(|batch| on_batch(batch, position + at)) else {
+                    return Ok(position + at);
                 };
-                index.push(&batch, position + at);
                 at += batch.stored_len();
             }
             if at == 0 {
@@ -229,7 +250,7 @@ impl<R: Files> Segment<R> {
             }
             position += at;
         }
-        Ok(Metadata::new(header, index))
+        Ok(position)
     }
 
     pub(crate) async fn read_header(&self, file: &R::File) -> Result<SegmentHeader, Error> {
