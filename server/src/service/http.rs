@@ -495,7 +495,7 @@ pub(super) fn health(ctx: &Context) -> (u16, &'static str) {
     }
 }
 
-const ABOUT_TO_END: &str = "the server is about to end\n";
+pub(super) const ABOUT_TO_END: &str = "the server is about to end\n";
 
 const CATALOGUE_FAILED: &str = "the log of streams and offsets has failed: nothing can be created until the server is started again\n";
 

@@ -9,9 +9,9 @@ use base64::engine::general_purpose::STANDARD;
 use iggy_binary_protocol::WireIdentifier;
 use owned_io_http::Request;
 
-use super::http::quoted;
+use super::http::{ABOUT_TO_END, quoted};
 use crate::iggy::workers::Iggy;
-use crate::iggy::{Credentials, Name};
+use crate::iggy::{Credentials, Name, Status};
 
 /// The status and the body of an answer that refuses a request.
 pub(super) type Refusal = (u16, Cow<'static, str>);
@@ -87,10 +87,26 @@ pub(super) fn not_there(what: &str, named: &str) -> Refusal {
 }
 
 /// The answer if there is no such stream or topic.
-pub(super) fn unknown(what: &str, identifier: &WireIdentifier) -> Refusal {
+fn unknown(what: &str, identifier: &WireIdentifier) -> Refusal {
     match identifier {
         WireIdentifier::Numeric(number) => not_there(what, &number.to_string()),
         WireIdentifier::String(name) => not_there(what, name),
+    }
+}
+
+/// The answer if a request about a topic fails with `status`. `other`: the body if the status tells no more.
+pub(super) fn failed(
+    status: Status,
+    stream: &WireIdentifier,
+    topic: &WireIdentifier,
+    other: &'static str,
+) -> Refusal {
+    match status {
+        Status::StreamIdNotFound => unknown("stream", stream),
+        Status::TopicIdNotFound => unknown("topic", topic),
+        Status::TaskTimeout => (503, "the store does not answer, or has no room\n".into()),
+        Status::Disconnected => (503, ABOUT_TO_END.into()),
+        _ => (500, other.into()),
     }
 }
 

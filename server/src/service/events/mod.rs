@@ -88,7 +88,7 @@ pub use request::LINES_TYPES;
 
 use super::http::{PLAIN_TEXT, respond};
 use super::iggy::reserve;
-use super::streams::{Refusal, not_there, unknown};
+use super::streams::{Refusal, failed, not_there};
 use crate::config::Limits;
 use crate::context::Context;
 use crate::iggy::broker::AppendedAt;
@@ -207,8 +207,6 @@ async fn read_batch<R: Runtime>(
 fn refusal(status: Status, request: &EventsRequest) -> Refusal {
     let SendMessagesHeader { stream_id, topic_id, partitioning, .. } = &request.to;
     match (status, partitioning) {
-        (Status::StreamIdNotFound, _) => unknown("stream", stream_id),
-        (Status::TopicIdNotFound, _) => unknown("topic", topic_id),
         (Status::PartitionNotFound, WirePartitioning::PartitionId(partition)) => {
             not_there("partition", &partition.to_string())
         }
@@ -218,9 +216,10 @@ fn refusal(status: Status, request: &EventsRequest) -> Refusal {
         (Status::InvalidSizeBytes, _) => {
             (413, "the events are longer than the log allows\n".into())
         }
-        (Status::TaskTimeout, _) => (503, "the store does not answer, or has no room\n".into()),
-        (Status::Disconnected, _) => (503, "the server is about to end\n".into()),
-        _ => (500, "the events could not be stored, but may be there\n".into()),
+        _ => {
+            let other = "the events could not be stored, but may be there\n";
+            failed(status, stream_id, topic_id, other)
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::iggy::broker::tail::{TailPlace, TailStart};
 use crate::iggy::workers::Iggy;
 use crate::service::http::{handshake_request, quoted};
 use crate::service::streams::{
-    Refusal, admit, identifier, not_there, number, number_or_name, unknown,
+    Refusal, admit, failed, identifier, not_there, number, number_or_name,
 };
 
 /// A request for a tail whose client has the password.
@@ -141,12 +141,8 @@ fn begin(query: &str) -> Result<Begin, Refusal> {
 
 pub(super) fn not_found(place: &TailPlace, status: Status) -> Refusal {
     match status {
-        Status::StreamIdNotFound => unknown("stream", &place.stream),
-        Status::TopicIdNotFound => unknown("topic", &place.topic),
         Status::PartitionNotFound => not_there("partition", &place.partition.to_string()),
-        Status::Disconnected => (503, "the server is about to end\n".into()),
-        Status::TaskTimeout => (503, "the store does not answer, or has no room\n".into()),
-        _ => (500, "the partition cannot be read\n".into()),
+        _ => failed(status, &place.stream, &place.topic, "the partition cannot be read\n"),
     }
 }
 
