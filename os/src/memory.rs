@@ -2,10 +2,12 @@
 
 use std::fs;
 
+use crate::proc_field;
+
 /// How much memory this process may use, in bytes: that of the machine, or the limit of its cgroup if that is
 /// lower (`memory.max` of version 2, of the cgroup and of its parents). `None` if `/proc` does not say.
 pub fn memory_bytes() -> Option<u64> {
-    let machine = machine_bytes(&fs::read_to_string("/proc/meminfo").ok()?)?;
+    let machine = proc_field(&fs::read_to_string("/proc/meminfo").ok()?, "MemTotal")?;
     let cgroup = fs::read_to_string("/proc/self/cgroup").ok();
     let cgroup = cgroup.and_then(|groups| groups.lines().find_map(v2_path).map(str::to_owned));
     let mut limit = machine;
@@ -20,13 +22,6 @@ pub fn memory_bytes() -> Option<u64> {
     }
 }
 
-/// `MemTotal` in bytes (proc_meminfo(5)). The file has it in KiB.
-fn machine_bytes(meminfo: &str) -> Option<u64> {
-    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
-}
-
 /// The path of the cgroup in the hierarchy of version 2 (cgroups(7)).
 fn v2_path(line: &str) -> Option<&str> {
     line.strip_prefix("0::").map(|path| path.trim_end_matches('/'))
@@ -38,9 +33,6 @@ mod tests {
 
     #[test]
     fn the_files_of_the_kernel_are_parsed() {
-        let meminfo = "MemFree:  1 kB\nMemTotal:       16384 kB\n";
-        assert_eq!(machine_bytes(meminfo), Some(16 << 20));
-        assert_eq!(machine_bytes("MemTotal: much"), None);
         assert_eq!(v2_path("0::/"), Some(""));
         assert_eq!(v2_path("0::/a/b"), Some("/a/b"));
         assert_eq!(v2_path("4:memory:/a"), None);

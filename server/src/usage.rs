@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use async_lock::Mutex;
-use owned_io_os::spawn_blocking;
+use owned_io_os::{proc_field, spawn_blocking};
 use rustix::fs::statvfs;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -99,6 +99,7 @@ impl Usage {
         // An error: the file is not there, and the figure is not known.
         let text = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let line = |path: &str| text(path).trim_end().to_owned();
+        let field = |text: &str, name: &str| proc_field(text, name).unwrap_or_default();
         let (status, io) = (text("/proc/self/status"), text("/proc/self/io"));
         let meminfo = text("/proc/meminfo");
         let disk = dir.and_then(|dir| statvfs(dir).ok());
@@ -110,25 +111,15 @@ impl Usage {
             hostname: line("/proc/sys/kernel/hostname"),
             kernel_version: line("/proc/sys/kernel/osrelease"),
             cpu_percent: 0.0,
-            memory_bytes: field(&status, "VmRSS:"),
-            machine_memory_bytes: field(&meminfo, "MemTotal:"),
-            machine_memory_available_bytes: field(&meminfo, "MemAvailable:"),
-            read_bytes: field(&io, "read_bytes:"),
-            written_bytes: field(&io, "write_bytes:"),
+            memory_bytes: field(&status, "VmRSS"),
+            machine_memory_bytes: field(&meminfo, "MemTotal"),
+            machine_memory_available_bytes: field(&meminfo, "MemAvailable"),
+            read_bytes: field(&io, "read_bytes"),
+            written_bytes: field(&io, "write_bytes"),
             disk_bytes,
             disk_free_bytes,
         }
     }
-}
-
-/// The field of a file of `/proc`, in bytes: some are in KiB, and say so. 0 if it is not there.
-fn field(text: &str, name: &str) -> u64 {
-    let value = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim();
-    let (number, unit) = match value.strip_suffix(" kB") {
-        Some(number) => (number, 1024),
-        None => (value, 1),
-    };
-    number.parse::<u64>().unwrap_or_default().saturating_mul(unit)
 }
 
 /// The processor time of this process.
@@ -142,20 +133,6 @@ mod tests {
     use owned_io_sim::block_on;
 
     use super::*;
-
-    #[test]
-    fn fields_are_in_bytes() {
-        let text = "MemTotal:       16384 kB\nrchar: 1\nread_bytes: 4096\nbad: x kB\n";
-        for (name, bytes) in [
-            ("MemTotal:", 16 << 20),
-            ("read_bytes:", 4096),
-            ("rchar:", 1),
-            ("bad:", 0),
-            ("write_bytes:", 0),
-        ] {
-            assert_eq!(field(text, name), bytes, "{name}");
-        }
-    }
 
     #[test]
     fn a_default_meter_measures_nothing() {
