@@ -53,7 +53,8 @@ pub(crate) async fn send_vectored<B: IoBuf>(
 ) -> BufResult<usize, IoVec<B>> {
     // SAFETY: a message of zeroes has no name, no pieces and no control data.
     let message: libc::msghdr = unsafe { mem::zeroed() };
-    let op = SendVectored { fd: Rc::clone(fd), bufs, message };
+    let bytes_max = coop::write_bytes_max();
+    let op = SendVectored { fd: Rc::clone(fd), bufs, bytes_max, message };
     let (result, Tracked(op)) = submit(Tracked(op)).await.into();
     let mut bufs = op.bufs;
     let result = result.map_err(os_error).and_then(os::check_written);
@@ -255,10 +256,11 @@ impl<B: IoBuf> compio_buf::IoBuf for Writing<B> {
     }
 }
 
-/// `SENDMSG` of the next pieces.
+/// `SENDMSG` of the next pieces, at most `bytes_max` bytes.
 struct SendVectored<B> {
     fd: Rc<OwnedFd>,
     bufs: IoVec<B>,
+    bytes_max: usize,
     message: libc::msghdr,
 }
 
@@ -270,7 +272,7 @@ unsafe impl<B: IoBuf> OpCode for SendVectored<B> {
     type Control = ();
 
     fn create_entry(&mut self, (): &mut ()) -> OpEntry {
-        let pieces = self.bufs.as_io_slices();
+        let pieces = self.bufs.as_io_slices_within(self.bytes_max);
         self.message.msg_iov = pieces.as_ptr().cast_mut().cast();
         self.message.msg_iovlen = pieces.len();
         let fd = types::Fd(self.fd.as_raw_fd());

@@ -102,7 +102,8 @@ impl os::Socket for GlommioSocket {
         let write = |cx: &mut Context<'_>| match os::try_write_vectored(self.as_fd(), &mut bufs) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 // glommio waits only by writing.
-                let written = self.tcp.poll_write(cx, &bufs.as_io_slices()[0]);
+                let pieces = bufs.as_io_slices_within(coop::write_bytes_max());
+                let written = self.tcp.poll_write(cx, &pieces[0]);
                 written.map_ok(|n| {
                     bufs.advance(n);
                     n

@@ -58,7 +58,7 @@ pub(crate) async fn send_vectored<B: IoBuf>(
     message: &MessageCell,
 ) -> BufResult<usize, IoVec<B>> {
     let mut header = message.0.take().unwrap_or_default();
-    let pieces = bufs.as_io_slices();
+    let pieces = bufs.as_io_slices_within(coop::write_bytes_max());
     let described = Rc::get_mut(&mut header).expect("no other write uses it");
     described.0.msg_iov = pieces.as_ptr().cast_mut().cast();
     described.0.msg_iovlen = pieces.len();

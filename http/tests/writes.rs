@@ -13,7 +13,7 @@ use ends::buffers;
 use owned_io::backend::ShutdownTarget;
 use owned_io::{
     BufResult, ByteStream, Clock, Executor, IoBuf, IoBufExt, IoBufMut, IoBufMutExt, IoVec,
-    OwnedRead, OwnedWrite, Pool, PoolBuf, ShutdownHandle,
+    OwnedRead, OwnedWrite, Pool, PoolBuf, ShutdownHandle, coop,
 };
 use owned_io_http::{BodyLength, Config, Connection, Response};
 use owned_io_sim::Sim;
@@ -72,7 +72,7 @@ impl OwnedWrite for Script {
 
     async fn write_vectored<B: IoBuf>(&mut self, mut bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
         let mut write = Write::default();
-        for piece in bufs.as_io_slices() {
+        for piece in bufs.as_io_slices_within(coop::write_bytes_max()) {
             write.pieces.push(piece.as_ptr().addr());
             write.bytes.extend_from_slice(piece);
         }

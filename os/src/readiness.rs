@@ -163,7 +163,8 @@ impl<S: Readiness> Socket for ReadinessSocket<S> {
             return BufResult(Ok(0), bufs);
         }
         let result = poll_fn(|cx| {
-            let asked = bufs.bytes_next();
+            let pieces = bufs.as_io_slices_within(coop::write_bytes_max());
+            let asked: usize = pieces.iter().map(|piece| piece.len()).sum();
             self.poll_io(cx, Interest::Write, asked, || try_write_vectored(self.as_fd(), &mut bufs))
         })
         .await;

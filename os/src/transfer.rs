@@ -73,7 +73,8 @@ pub fn try_write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
 /// then.
 pub fn try_write_vectored<B: IoBuf>(fd: BorrowedFd<'_>, bufs: &mut IoVec<B>) -> io::Result<usize> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    let n = sendmsg(fd, bufs.as_io_slices(), &mut SendAncillaryBuffer::default(), flags)?;
+    let pieces = bufs.as_io_slices_within(coop::write_bytes_max());
+    let n = sendmsg(fd, pieces, &mut SendAncillaryBuffer::default(), flags)?;
     let n = check_written(n)?;
     coop::consume_transfer(n);
     bufs.advance(n);

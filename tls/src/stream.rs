@@ -251,7 +251,7 @@ impl OwnedWrite for TlsWriteHalf {
     }
 
     async fn write_vectored<B: IoBuf>(&mut self, mut bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
-        let result = match bufs.as_io_slices() {
+        let result = match bufs.as_io_slices_within(coop::write_bytes_max()) {
             [] => return BufResult(Ok(0), bufs),
             [only] => self.send(|session| session.encrypt(only)).await,
             [long, ..] if long.len() >= WRITE_BYTES_MAX => {

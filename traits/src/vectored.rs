@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::{fmt, mem};
 
-use crate::{IoBuf, TRANSFER_BYTES_MAX, coop};
+use crate::{IoBuf, TRANSFER_BYTES_MAX};
 
 /// The most pieces that one vectored write passes to the kernel: `IOV_MAX` of Linux
 /// (`include/uapi/linux/uio.h`, `UIO_MAXIOV`). Further operations write the rest.
@@ -80,12 +80,6 @@ impl<B: IoBuf> IoVec<B> {
         self.bytes_left
     }
 
-    /// The most bytes that the next operation can write: the length of
-    /// [`as_io_slices`](Self::as_io_slices).
-    pub fn bytes_next(&self) -> usize {
-        self.as_io_slices().iter().map(|piece| piece.len()).sum()
-    }
-
     /// All buffers in order, including written ones.
     pub fn bufs(&self) -> &[B] {
         &self.bufs
@@ -128,16 +122,14 @@ impl<B: IoBuf> IoVec<B> {
         }
     }
 
-    /// The pieces for the next operation: the first that are left, at most [`IOV_MAX`] pieces and
-    /// [`coop::write_bytes_max`] bytes.
+    /// The pieces for the next operation: the first that are left, at most [`IOV_MAX`] pieces and `bytes_max` bytes.
     ///
-    /// For backends. The array and the bytes keep their address while the `IoVec` moves, until it is pushed
-    /// to, advanced or cleared.
-    pub fn as_io_slices(&self) -> &[IoSlice<'_>] {
-        self.as_io_slices_within(coop::write_bytes_max())
-    }
-
-    /// The pieces for the next operation, as [`as_io_slices`](Self::as_io_slices), but at most `bytes_max` bytes.
+    /// For backends. `bytes_max` is [`coop::write_bytes_max`] for a connection, and [`FILE_TRANSFER_BYTES_MAX`] for a
+    /// file. The array and the bytes keep their address while the `IoVec` moves, until it is pushed to, advanced or
+    /// cleared.
+    ///
+    /// [`coop::write_bytes_max`]: crate::coop::write_bytes_max
+    /// [`FILE_TRANSFER_BYTES_MAX`]: crate::FILE_TRANSFER_BYTES_MAX
     ///
     /// # Panics
     /// If `bytes_max` is less than [`TRANSFER_BYTES_MAX`], which a piece may have.
@@ -190,8 +182,12 @@ impl<B> fmt::Debug for IoVec<B> {
 mod tests {
     use super::*;
 
+    fn slices(vec: &IoVec<Vec<u8>>) -> &[IoSlice<'_>] {
+        vec.as_io_slices_within(TRANSFER_BYTES_MAX)
+    }
+
     fn next(vec: &IoVec<Vec<u8>>) -> Vec<u8> {
-        vec.as_io_slices().iter().flat_map(|piece| piece.to_vec()).collect()
+        slices(vec).iter().flat_map(|piece| piece.to_vec()).collect()
     }
 
     #[test]
@@ -204,7 +200,7 @@ mod tests {
         vec.advance(3);
         assert_eq!(next(&vec), b"ef");
         vec.advance(2);
-        assert_eq!((vec.as_io_slices().len(), vec.bytes_left()), (0, 0));
+        assert_eq!((slices(&vec).len(), vec.bytes_left()), (0, 0));
         assert_eq!(vec.bufs().len(), 4);
         vec.clear();
         vec.push(b"again".to_vec());
@@ -235,9 +231,9 @@ mod tests {
     fn one_operation_takes_iov_max_pieces() {
         let mut vec = IoVec::with_capacity(IOV_MAX + 1);
         vec.extend((0..=IOV_MAX).map(|_| vec![7]));
-        assert_eq!(vec.as_io_slices().len(), IOV_MAX);
+        assert_eq!(slices(&vec).len(), IOV_MAX);
         vec.advance(IOV_MAX);
-        assert_eq!(vec.as_io_slices().len(), 1);
+        assert_eq!(slices(&vec).len(), 1);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::{BufResult, IoBuf, IoBufExt, IoVec, OwnedRead, Pool, Slice};
 ///
 /// ```
 /// use std::io;
-/// use owned_io::{BufResult, IoBuf, IoBufExt, IoVec, OwnedWrite, OwnedWriteExt};
+/// use owned_io::{BufResult, IoBuf, IoBufExt, IoVec, OwnedWrite, OwnedWriteExt, coop};
 ///
 /// /// Stores up to 8 bytes, then fails like a full disk.
 /// #[derive(Default)]
@@ -37,7 +37,8 @@ use crate::{BufResult, IoBuf, IoBufExt, IoVec, OwnedRead, Pool, Slice};
 ///         BufResult(self.take(buf.buf_bytes()), buf)
 ///     }
 ///     async fn write_vectored<B: IoBuf>(&mut self, mut bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
-///         let result = self.take(bufs.as_io_slices().first().map_or(&[], |piece| piece));
+///         let pieces = bufs.as_io_slices_within(coop::write_bytes_max());
+///         let result = self.take(pieces.first().map_or(&[], |piece| piece));
 ///         if let Ok(n) = result {
 ///             bufs.advance(n); // the implementer has to do this
 ///         }
@@ -95,8 +96,8 @@ pub trait OwnedWrite {
     /// As for `write`.
     ///
     /// # Implementer notes
-    /// [`as_io_slices`](IoVec::as_io_slices) is the array for sendmsg(2). It keeps its address while the `IoVec`
-    /// moves. Advance before you return.
+    /// [`as_io_slices_within`](IoVec::as_io_slices_within) is the array for sendmsg(2). It keeps its address while the
+    /// `IoVec` moves. Advance before you return.
     async fn write_vectored<B: IoBuf>(&mut self, bufs: IoVec<B>) -> BufResult<usize, IoVec<B>>;
 
     /// Writes the first of `bytes` that the transport takes at once, from where they are. It does not wait.

@@ -420,8 +420,8 @@ impl<R: Runtime, D: HasDefect> OwnedWrite for CanaryWrite<R, D> {
         let mut inner = self.inner.take().expect("put back after each use");
         let result = match D::DEFECT {
             Defect::ReordersPieces | Defect::ForgetsToAdvance => {
-                let mut pieces: Vec<Vec<u8>> =
-                    bufs.as_io_slices().iter().map(|piece| piece.to_vec()).collect();
+                let pieces = bufs.as_io_slices_within(coop::write_bytes_max()).iter();
+                let mut pieces: Vec<Vec<u8>> = pieces.map(|piece| piece.to_vec()).collect();
                 if D::DEFECT == Defect::ReordersPieces {
                     pieces.reverse();
                 }

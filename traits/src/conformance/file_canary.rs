@@ -15,9 +15,9 @@ use std::time::Duration;
 use super::prove::prove;
 use super::support;
 use crate::{
-    BufResult, Clock, DirEntry, Executor, File, Files, IoBuf, IoBufExt, IoBufMut, IoBufMutExt,
-    IoVec, OpenMode, OwnedReadAt, OwnedReadAtExt, OwnedWriteAt, OwnedWriteAtExt, Random, Runtime,
-    Tcp, forward_runtime,
+    BufResult, Clock, DirEntry, Executor, FILE_TRANSFER_BYTES_MAX, File, Files, IoBuf, IoBufExt,
+    IoBufMut, IoBufMutExt, IoVec, OpenMode, OwnedReadAt, OwnedReadAtExt, OwnedWriteAt,
+    OwnedWriteAtExt, Random, Runtime, Tcp, forward_runtime,
 };
 
 /// The sentence that a canary breaks.
@@ -350,8 +350,8 @@ impl<R: Runtime + Files, D: HasFileDefect> OwnedWriteAt for CanaryFile<R, D> {
         if !matches!(D::DEFECT, FileDefect::ReordersPieces | FileDefect::ForgetsToAdvance) {
             return self.inner.write_vectored_at(bufs, offset).await;
         }
-        let pieces = bufs.as_io_slices().iter().map(|piece| piece.to_vec());
-        let mut pieces: Vec<Vec<u8>> = pieces.collect();
+        let pieces = bufs.as_io_slices_within(FILE_TRANSFER_BYTES_MAX).iter();
+        let mut pieces: Vec<Vec<u8>> = pieces.map(|piece| piece.to_vec()).collect();
         if D::DEFECT == FileDefect::ReordersPieces {
             pieces.reverse();
         }
