@@ -524,7 +524,7 @@ mod tests {
         assert_eq!(run("object-epoll", Service::Object), "object-epoll {addr} --objects {objects}");
         assert_eq!(
             run("compat-compio/chunk-4k", Service::Object),
-            "object-compat --runtime compio --ring tuned {addr} --objects {objects} --chunk 4096"
+            "object-through-traits --runtime compio --ring tuned {addr} --objects {objects} --chunk 4096"
         );
         for row in ["object-epoll", "object-uring"] {
             let zero_copy = run(&format!("{row}/zero-copy"), Service::Object);

@@ -44,7 +44,7 @@ pub enum ExtraOption {
     Fault,
     /// `--objects DIR`, which is needed, and `--chunk BYTES`.
     Objects,
-    /// Those of `Runtime` and of `Objects`.
+    /// Those of `Runtime` and of `Objects`, and `--http hyper|owned-io`.
     RuntimeObjects,
     /// Those of [`Objects`](Self::Objects), and `--zero-copy`.
     ZeroCopyObjects,
@@ -90,6 +90,15 @@ pub enum Ring {
     Tuned,
 }
 
+/// Who speaks HTTP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Http {
+    /// hyper.
+    Hyper,
+    /// `owned-io-http`.
+    OwnedIo,
+}
+
 /// The command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -100,6 +109,8 @@ pub struct Args {
     pub runtime: String,
     /// `--ring`. Default: the runtime's own.
     pub ring: Ring,
+    /// `--http`. Default: hyper.
+    pub http: Http,
     /// `--core`. Default: the kernel chooses.
     pub core: Option<usize>,
     /// `--fault`. Default: none.
@@ -211,7 +222,7 @@ fn parse(
         ExtraOption::Fault => " [--fault none|slow|slower|corrupt]",
         ExtraOption::Objects => " --objects DIR [--chunk BYTES]",
         ExtraOption::RuntimeObjects => {
-            " --objects DIR [--chunk BYTES] [--runtime NAME] [--ring default|tuned]"
+            " --objects DIR [--chunk BYTES] [--runtime NAME] [--ring default|tuned] [--http hyper|owned-io]"
         }
         ExtraOption::ZeroCopyObjects => " --objects DIR [--chunk BYTES] [--zero-copy]",
         ExtraOption::WebSocket => " [--websocket]",
@@ -219,6 +230,7 @@ fn parse(
     };
     let wrong = |what: String| format!("{what}; usage: {name} ADDR{option} [--core N]");
     let (mut addr, mut ring, mut core, mut workers) = (None, Ring::Default, None, None);
+    let mut http = Http::Hyper;
     let (mut chain, mut key) = (None, None);
     let (mut objects, mut chunk_bytes, mut zero_copy) = (None, None, false);
     let (mut brokers, mut topic) = (None, None);
@@ -237,6 +249,13 @@ fn parse(
                     "default" => Ring::Default,
                     "tuned" => Ring::Tuned,
                     other => return Err(wrong(format!("there is no ring setting {other:?}"))),
+                }
+            }
+            ("--http", ExtraOption::RuntimeObjects) => {
+                http = match value()?.as_str() {
+                    "hyper" => Http::Hyper,
+                    "owned-io" => Http::OwnedIo,
+                    other => return Err(wrong(format!("there is no HTTP by {other:?}"))),
                 }
             }
             ("--fault", ExtraOption::Fault) => {
@@ -293,6 +312,7 @@ fn parse(
         addr,
         runtime,
         ring,
+        http,
         core,
         fault,
         workers,
@@ -328,9 +348,11 @@ mod tests {
     fn objects_are_served_on_the_runtime_that_is_named() {
         let line = "127.0.0.1:0 --runtime compio --ring tuned --objects folder --chunk 16384";
         let args = parsed(ExtraOption::RuntimeObjects, line).unwrap();
-        assert_eq!((&*args.runtime, args.ring), ("compio", Ring::Tuned));
+        assert_eq!((&*args.runtime, args.ring, args.http), ("compio", Ring::Tuned, Http::Hyper));
         assert_eq!(args.objects, PathBuf::from("folder"));
         assert_eq!(args.chunk_bytes, NonZero::new(16_384));
+        let ours = parsed(ExtraOption::RuntimeObjects, &format!("{line} --http owned-io")).unwrap();
+        assert_eq!(ours.http, Http::OwnedIo);
         let error = parsed(ExtraOption::RuntimeObjects, "127.0.0.1:0").unwrap_err();
         assert!(error.contains("the folder of the objects is missing"), "{error}");
         for (extra, what) in

@@ -1,5 +1,5 @@
 //! Objects over HTTP by hyper, on any connection that it can use. The program of this package serves them on tokio, and
-//! `object-compat` on connections of owned-io.
+//! `object-through-traits` on connections of owned-io.
 
 #![forbid(unsafe_code)]
 
@@ -38,11 +38,20 @@ impl Objects {
         Ok(Rc::new(Self { by_name, chunk_bytes: args.chunk_bytes }))
     }
 
+    /// The object at the path of a request.
+    pub fn at(&self, path: &str) -> Option<Bytes> {
+        self.by_name.get(path.strip_prefix(objects::PATH)?).cloned()
+    }
+
+    /// The length of the chunks of each body. `None`: bodies are sent with their length.
+    pub fn chunk_bytes(&self) -> Option<NonZero<usize>> {
+        self.chunk_bytes
+    }
+
     fn response(&self, request: &Request<Incoming>) -> Response<ObjectBody> {
-        let name = request.uri().path().strip_prefix(objects::PATH);
-        let object = name.and_then(|name| self.by_name.get(name));
+        let object = self.at(request.uri().path());
         match object.filter(|_| request.method() == Method::GET) {
-            Some(object) => Response::new(ObjectBody::new(object.clone(), self.chunk_bytes)),
+            Some(object) => Response::new(ObjectBody::new(object, self.chunk_bytes)),
             None => {
                 let mut response = Response::new(ObjectBody::new(Bytes::new(), None));
                 *response.status_mut() = StatusCode::NOT_FOUND;

@@ -1,6 +1,9 @@
-//! Objects over HTTP by hyper on connections of owned-io, on the runtime that `--runtime` names.
+//! Objects over HTTP on connections of owned-io, on the runtime that `--runtime` names, by hyper or by `owned-io-http`, as
+//! `--http` says. Both do the same for a request: no more than to look up its path.
 
 #![forbid(unsafe_code)]
+
+mod http;
 
 use std::io;
 use std::process::ExitCode;
@@ -9,7 +12,7 @@ use std::rc::Rc;
 use object_hyper::{Objects, answer};
 use owned_io::{Buffers, ListenOptions, MemoryBudget, Pool, PoolConfig, Runtime, TcpListener};
 use owned_io_compat::HyperIo;
-use peers_common::{ACCEPT_PAUSE, Args, BUF_BYTES, ExtraOption, Ring};
+use peers_common::{ACCEPT_PAUSE, Args, BUF_BYTES, ExtraOption, Http, Ring};
 
 /// What all connections together may have unsent, in bytes: 64 KiB for each, which is the most of one. So no measured
 /// write waits for memory. Half of it is in shares, as in the server.
@@ -52,8 +55,16 @@ fn serve<R: Runtime>(args: Args) -> io::Result<()> {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    let io = HyperIo::new::<R>(stream, &buffers);
-                    drop(R::spawn(answer(io, Rc::clone(&objects))));
+                    let objects = Rc::clone(&objects);
+                    match args.http {
+                        Http::Hyper => {
+                            let io = HyperIo::new::<R>(stream, &buffers);
+                            drop(R::spawn(answer(io, objects)));
+                        }
+                        Http::OwnedIo => {
+                            drop(R::spawn(http::answer::<R>(stream, buffers.clone(), objects)));
+                        }
+                    }
                 }
                 Err(error) => {
                     peers_common::print_accept_error(&error);
