@@ -143,8 +143,11 @@ type Yielding = Option<Pin<Box<dyn Future<Output = ()>>>>;
 #[cold]
 #[inline(never)]
 fn poll_yield(yielding: &mut Yielding, cx: &mut Context<'_>) -> Poll<()> {
-    ready!(yielding.get_or_insert_with(|| Box::pin(yield_to_ring())).as_mut().poll(cx));
+    let begin = || -> Pin<Box<dyn Future<Output = ()>>> {
+        coop::handle_yield(); // before the poll that continues, which knows whether another task ran in between
+        Box::pin(yield_to_ring())
+    };
+    ready!(yielding.get_or_insert_with(begin).as_mut().poll(cx));
     *yielding = None;
-    coop::handle_yield();
     Poll::Ready(())
 }
