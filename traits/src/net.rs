@@ -220,9 +220,12 @@ pub struct ListenOptions {
     /// `None`, the retries of the kernel take 15 minutes or more (tcp(7), `tcp_retries2`), and a peer with a
     /// closed window has no time limit.
     pub unacknowledged_max: Option<Duration>,
-    /// The receive buffer in the kernel (`SO_RCVBUF`), in bytes. Default: the kernel adapts it.
+    /// The receive buffer in the kernel (`SO_RCVBUF`), in bytes. Default: the kernel adapts it, from `net.ipv4.tcp_rmem`.
+    /// With a value it does not, and `net.core.rmem_max` (208 KiB on many systems) limits the value. So for connections
+    /// that begin with a large window, change `tcp_rmem` instead.
     pub recv_buffer_bytes: Option<u32>,
-    /// The send buffer in the kernel (`SO_SNDBUF`), in bytes. Default: the kernel adapts it.
+    /// The send buffer in the kernel (`SO_SNDBUF`), in bytes. Default: the kernel adapts it, from `net.ipv4.tcp_wmem`. With
+    /// a value it does not, and `net.core.wmem_max` limits the value.
     pub send_buffer_bytes: Option<u32>,
 }
 
@@ -306,9 +309,12 @@ pub struct ConnectOptions {
     /// `None`, the retries of the kernel take 15 minutes or more (tcp(7), `tcp_retries2`), and a peer with a
     /// closed window has no time limit.
     pub unacknowledged_max: Option<Duration>,
-    /// The receive buffer in the kernel (`SO_RCVBUF`), in bytes. Default: the kernel adapts it.
+    /// The receive buffer in the kernel (`SO_RCVBUF`), in bytes. Default: the kernel adapts it, from `net.ipv4.tcp_rmem`.
+    /// With a value it does not, and `net.core.rmem_max` (208 KiB on many systems) limits the value. So for connections
+    /// that begin with a large window, change `tcp_rmem` instead.
     pub recv_buffer_bytes: Option<u32>,
-    /// The send buffer in the kernel (`SO_SNDBUF`), in bytes. Default: the kernel adapts it.
+    /// The send buffer in the kernel (`SO_SNDBUF`), in bytes. Default: the kernel adapts it, from `net.ipv4.tcp_wmem`. With
+    /// a value it does not, and `net.core.wmem_max` limits the value.
     pub send_buffer_bytes: Option<u32>,
 }
 
