@@ -6,11 +6,9 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{Shutdown, SocketAddr};
 use std::num::NonZeroUsize;
-use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use rustix::process::{
@@ -24,7 +22,7 @@ use super::Declared;
 use super::isolate::Peer;
 use super::support::{
     A_WHILE, SOON, accept_and_expect_yields, connect, echo, expect_at_least, expect_error, fill,
-    listener, loopback, pair, poll_once, run, soon, within,
+    first_polled, listener, loopback, pair, run, soon, within,
 };
 use crate::{
     AddrError, BufResult, ByteStream, ConnectOptions, IoVec, Keepalive, OwnedRead, OwnedWrite,
@@ -136,11 +134,11 @@ pub fn the_first_read_of_a_connection_is_tried_at_once<R: Runtime>(config: &R::C
                     server.read(Vec::with_capacity(16)).await.into_result().map(|(_, buf)| buf)
                 }
             };
-            let Poll::Ready(read) = poll_once(pin!(read)).await else {
-                panic!(
-                    "expected the first poll of a read to return (pooled: {is_pooled}); seen: it waits"
-                );
-            };
+            let (read, is_at_once) = first_polled(read).await;
+            assert!(
+                is_at_once,
+                "expected the first poll of a read to return (pooled: {is_pooled}); seen: it waits"
+            );
             assert!(b"early".starts_with(&read.unwrap()), "expected the bytes that were sent");
         }
     });

@@ -331,6 +331,15 @@ unsafe impl crate::IoBufMut for Counted {
     }
 }
 
+/// The output of `operation`, and whether its first poll returned it.
+pub(super) async fn first_polled<F: Future>(operation: F) -> (F::Output, bool) {
+    let mut operation = pin!(operation);
+    match poll_once(operation.as_mut()).await {
+        Poll::Ready(output) => (output, true),
+        Poll::Pending => (operation.await, false),
+    }
+}
+
 /// Polls `future` once. To drop it afterwards is to drop it while it is pending, unless it is ready.
 pub(super) async fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
     poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await

@@ -1,0 +1,158 @@
+//! Which reads and writes of the completion family begin an operation of the ring, and which are done without one.
+
+#![cfg(target_os = "linux")]
+
+use std::cell::Cell;
+use std::future::{poll_fn, ready};
+use std::io::{self, Write};
+use std::mem;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant, SystemTime};
+
+use owned_io::{
+    BufResult, Clock, IoBuf, IoBufExt, IoBufMut, IoVec, OwnedRead, Pool, PoolConfig, coop,
+};
+use owned_io_os as os;
+use owned_io_os::completion::{Completion, CompletionSocket};
+
+#[test]
+fn the_first_read_begins_no_operation_unless_nothing_has_arrived() {
+    for is_pooled in [false, true] {
+        let pool = pool(1);
+        let (mut stream, mut peer) = pair();
+        peer.write_all(b"word").unwrap();
+        assert_eq!(read(&mut stream, is_pooled.then_some(&pool)).unwrap(), b"word");
+        assert_eq!(OPERATIONS.get(), 0, "(pooled: {is_pooled})");
+
+        let (mut stream, _peer) = pair();
+        let error = read(&mut stream, is_pooled.then_some(&pool)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(OPERATIONS.get(), 1, "(pooled: {is_pooled})");
+    }
+}
+
+type Stream = os::completion::Stream<Counting>;
+
+thread_local! {
+    /// The operations that have begun.
+    static OPERATIONS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A socket whose operations are counted.
+#[derive(Debug)]
+struct Counting(OwnedFd);
+
+impl AsFd for Counting {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Completion for Counting {
+    type Clock = NoClock;
+
+    fn register(fd: OwnedFd) -> io::Result<Self> {
+        Ok(Self(fd))
+    }
+
+    async fn recv<B: IoBufMut>(&self, mut buf: B) -> BufResult<usize, B> {
+        operation().await;
+        BufResult(os::try_read(self.as_fd(), &mut buf), buf)
+    }
+
+    async fn send<B: IoBuf>(&self, buf: B) -> BufResult<usize, B> {
+        operation().await;
+        BufResult(os::try_write(self.as_fd(), buf.buf_bytes()), buf)
+    }
+
+    async fn send_vectored<B: IoBuf>(&self, mut bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
+        operation().await;
+        BufResult(os::try_write_vectored(self.as_fd(), &mut bufs), bufs)
+    }
+
+    async fn readable(&self) -> io::Result<()> {
+        operation().await;
+        Ok(())
+    }
+
+    async fn writable(&self) -> io::Result<()> {
+        operation().await;
+        Ok(())
+    }
+}
+
+/// Counts an operation. Like that of a ring it completes after its first poll.
+async fn operation() {
+    OPERATIONS.set(OPERATIONS.get() + 1);
+    let mut is_submitted = false;
+    poll_fn(|_| match mem::replace(&mut is_submitted, true) {
+        false => Poll::Pending,
+        true => Poll::Ready(()),
+    })
+    .await;
+}
+
+/// Nothing here waits for a time.
+struct NoClock;
+
+impl Clock for NoClock {
+    fn now() -> Instant {
+        Instant::now()
+    }
+
+    fn wall_clock() -> SystemTime {
+        SystemTime::now()
+    }
+
+    fn sleep(_duration: Duration) -> impl Future<Output = ()> + 'static {
+        ready(())
+    }
+}
+
+/// A connection and its peer, with a full budget and no operation so far.
+fn pair() -> (Stream, UnixStream) {
+    OPERATIONS.set(0);
+    coop::refill();
+    let (ours, peer) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    peer.set_nonblocking(true).unwrap();
+    (os::adopt::<CompletionSocket<Counting>>(ours.into()).unwrap(), peer)
+}
+
+/// Polls an operation until it is done. Each poll after the first begins with a full budget.
+fn run<T, B>(operation: impl Future<Output = BufResult<T, B>>) -> io::Result<T> {
+    const POLLS_MAX: u32 = 3; // an operation of the ring takes two
+    let mut operation = pin!(operation);
+    for _ in 0..POLLS_MAX {
+        let polled = operation.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        coop::refill();
+        if let Poll::Ready(BufResult(result, _)) = polled {
+            return result;
+        }
+    }
+    panic!("expected it to be done after {POLLS_MAX} polls; seen: it waits");
+}
+
+/// A pool of buffers of four bytes. Reads that wait hold at most `idle_max` of them.
+fn pool(idle_max: usize) -> Pool {
+    let mut config = PoolConfig::default();
+    config.buf_bytes = 4;
+    config.idle_max = idle_max;
+    Pool::new(config)
+}
+
+/// Reads up to four bytes, into a buffer of `pool` or another.
+fn read(stream: &mut Stream, pool: Option<&Pool>) -> io::Result<Vec<u8>> {
+    run(async {
+        match pool {
+            None => {
+                let BufResult(result, buf) = stream.read(Vec::with_capacity(4)).await;
+                BufResult(result.map(|_| buf), ())
+            }
+            Some(pool) => BufResult(stream.read_pooled(pool).await.map(|buf| buf.to_vec()), ()),
+        }
+    })
+}
