@@ -51,11 +51,15 @@
 //!
 //! # Platform notes
 //!
-//! A read is a `RECV` of the ring, a write is a `SEND`. The first read of a connection tries `recv` before that. A pooled
-//! read is a `RECV` while `Pool::take_for_waiting_read` has a buffer. Otherwise it waits by `POLL_ADD`, then receives. A
-//! vectored write waits likewise, then calls `sendmsg`, because monoio's own is a `WRITEV`, which raises SIGPIPE. Accept
-//! tries `accept4` first, and connect begins without waiting; both then wait by `POLL_ADD`. Closing is a `CLOSE` within
-//! the runtime, and close(2) outside of it. Each worker has a descriptor that is always readable, next to its ring and its
+//! A read is a `RECV` of the ring. The first read of a connection tries `recv` before that. A pooled read is a `RECV` while
+//! `Pool::take_for_waiting_read` has a buffer. Otherwise it waits by `POLL_ADD`, then receives.
+//!
+//! While the task has budget, a write tries `send` and a vectored write `sendmsg`. If there is no room, and after a write
+//! that has not taken all of its bytes, a write is a `SEND`. A vectored write then waits by `POLL_ADD`, and calls `sendmsg`,
+//! because monoio's own is a `WRITEV`, which raises SIGPIPE.
+//!
+//! Accept tries `accept4` first, and connect begins without waiting; both then wait by `POLL_ADD`. Closing is a `CLOSE`
+//! within the runtime, and close(2) outside of it. Each worker has a descriptor that is always readable, next to its ring and its
 //! eventfd. A sleep of zero waits for it, which took 0.9 µs. Another one is the placeholder for files, see below. Longer
 //! sleeps are in a tree, and a task waits for the first of them with one timer of monoio, which would take a kilobyte for
 //! each.

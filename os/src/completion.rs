@@ -15,9 +15,12 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-use owned_io::{BufResult, Clock, IoBuf, IoBufMut, IoVec, Pool, PoolBuf, coop};
+use owned_io::{BufResult, Clock, IoBuf, IoBufExt, IoBufMut, IoVec, Pool, PoolBuf, coop};
 
-use crate::{ListenSocket, Socket, check_written, shutdown, try_read, try_read_pooled};
+use crate::{
+    ListenSocket, Socket, check_written, shutdown, try_read, try_read_pooled, try_write,
+    try_write_vectored,
+};
 
 /// A TCP connection.
 pub type Stream<S> = crate::Stream<CompletionSocket<S>>;
@@ -35,7 +38,8 @@ pub type Listener<S> = crate::Listener<CompletionSocket<S>>;
 ///
 /// Each operation lets other tasks and I/O run: it completes only after the runtime has polled its ring. So
 /// no operation asks for the [budget](owned_io::coop). The first read of a connection is tried without an operation,
-/// within the budget.
+/// within the budget. So is a write that is likely to find room: its task is then polled once for a message, and not
+/// twice.
 ///
 /// Dropping a connected socket closes it, even while the kernel still works on an operation that was dropped
 /// or forgotten. [`SharedFd`] does that. Once a listening socket is dropped, clients are refused, likewise.
@@ -81,16 +85,29 @@ pub struct CompletionSocket<S> {
     /// Whether nothing was read yet. Then a read is tried without an operation. A client that was accepted has often
     /// sent its request, and an operation completes only after the runtime has polled its ring.
     is_new: Cell<bool>,
+    /// Whether the last write is done and took all of its bytes. Then the next one is tried without an operation.
+    /// Otherwise the kernel's buffer is likely to be full, and an attempt would only find that out.
+    has_room: Cell<bool>,
 }
 
 impl<S> CompletionSocket<S> {
     const fn new(socket: S) -> Self {
-        Self { socket, is_new: Cell::new(true) }
+        Self { socket, is_new: Cell::new(true), has_room: Cell::new(true) }
     }
 
     /// Whether a read is tried without an operation.
     fn tries_to_read(&self) -> bool {
         self.is_new.replace(false) && coop::has_budget()
+    }
+
+    /// Whether a write is tried without an operation.
+    fn tries_to_write(&self) -> bool {
+        self.has_room.replace(false) && coop::has_budget()
+    }
+
+    /// Records whether a write took the `asked` bytes.
+    fn record_written(&self, result: &io::Result<usize>, asked: usize) {
+        self.has_room.set(result.as_ref().is_ok_and(|n| *n == asked));
     }
 }
 
@@ -152,13 +169,29 @@ impl<S: Completion> Socket for CompletionSocket<S> {
         if buf.buf_len() == 0 {
             return BufResult(Ok(0), buf);
         }
+        if self.tries_to_write() {
+            let result = self.try_write(buf.buf_bytes());
+            if !would_block(&result) {
+                return BufResult(result, buf);
+            }
+        }
         let BufResult(result, buf) = self.socket.send(buf).await;
+        self.record_written(&result, buf.buf_len());
         BufResult(result.and_then(check_written), buf)
     }
 
     async fn write_vectored<B: IoBuf>(&self, mut bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
         if bufs.bytes_left() == 0 {
             return BufResult(Ok(0), bufs);
+        }
+        if self.tries_to_write() {
+            let pieces = bufs.as_io_slices_within(coop::write_bytes_max());
+            let asked = pieces.iter().map(|piece| piece.len()).sum();
+            let result = try_write_vectored(self.as_fd(), &mut bufs);
+            self.record_written(&result, asked);
+            if !would_block(&result) {
+                return BufResult(result, bufs);
+            }
         }
         // Each round waits in the ring.
         loop {
@@ -167,9 +200,16 @@ impl<S: Completion> Socket for CompletionSocket<S> {
             // SENDMSG on a non-blocking socket, unlike SEND, gives up when something else wakes it while the
             // send buffer is full: bytes to read, for example (Linux 6.18).
             if !would_block(&result) {
+                self.has_room.set(bufs.bytes_left() == 0);
                 return BufResult(result, bufs);
             }
         }
+    }
+
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let result = try_write(self.as_fd(), bytes);
+        self.record_written(&result, bytes.len().min(coop::write_bytes_max()));
+        result
     }
 }
 

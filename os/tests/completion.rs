@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 use std::future::{poll_fn, ready};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -12,8 +12,9 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
+use owned_io::coop::{self, POLL_BUDGET_NANOS};
 use owned_io::{
-    BufResult, Clock, IoBuf, IoBufExt, IoBufMut, IoVec, OwnedRead, Pool, PoolConfig, coop,
+    BufResult, Clock, IoBuf, IoBufExt, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolConfig,
 };
 use owned_io_os as os;
 use owned_io_os::completion::{Completion, CompletionSocket};
@@ -31,6 +32,48 @@ fn the_first_read_begins_no_operation_unless_nothing_has_arrived() {
         let error = read(&mut stream, is_pooled.then_some(&pool)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         assert_eq!(OPERATIONS.get(), 1, "(pooled: {is_pooled})");
+    }
+}
+
+#[test]
+fn writes_that_find_room_begin_no_operation() {
+    let (mut stream, mut peer) = pair();
+    for _ in 0..5 {
+        assert_eq!(run(stream.write("single ")).unwrap(), 7);
+        assert_eq!(run(stream.write_vectored(pieces())).unwrap(), 9);
+    }
+    assert_eq!(OPERATIONS.get(), 0);
+    assert_eq!(received(&mut peer), b"single vectored ".repeat(5));
+}
+
+#[test]
+fn a_write_without_budget_is_an_operation() {
+    let (mut stream, mut peer) = pair();
+    let spend_all = || coop::consume(POLL_BUDGET_NANOS.into());
+    spend_all();
+    assert_eq!(run(stream.write("single ")).unwrap(), 7);
+    assert_eq!(OPERATIONS.get(), 1);
+    spend_all();
+    assert_eq!(run(stream.write_vectored(pieces())).unwrap(), 9);
+    assert_eq!(OPERATIONS.get(), 2);
+    assert_eq!(received(&mut peer), b"single vectored ");
+}
+
+/// The peer has made room before each of these writes, so each of them would succeed without an operation, too.
+#[test]
+fn a_socket_that_was_full_is_tried_again_after_a_write_that_took_all() {
+    for is_vectored in [false, true] {
+        let (mut stream, mut peer) = pair();
+        let write = |stream: &mut Stream| match is_vectored {
+            false => run(stream.write("some words")).unwrap(),
+            true => run(stream.write_vectored(pieces())).unwrap(),
+        };
+        fill(&mut stream);
+        received(&mut peer);
+        write(&mut stream);
+        assert_eq!(OPERATIONS.get(), 1, "it was full (vectored: {is_vectored})");
+        write(&mut stream);
+        assert_eq!(OPERATIONS.get(), 1, "the last write took all (vectored: {is_vectored})");
     }
 }
 
@@ -122,6 +165,14 @@ fn pair() -> (Stream, UnixStream) {
     (os::adopt::<CompletionSocket<Counting>>(ours.into()).unwrap(), peer)
 }
 
+/// Two pieces of nine bytes in all.
+fn pieces() -> IoVec<&'static str> {
+    let mut bufs = IoVec::new();
+    bufs.push("vecto");
+    bufs.push("red ");
+    bufs
+}
+
 /// Polls an operation until it is done. Each poll after the first begins with a full budget.
 fn run<T, B>(operation: impl Future<Output = BufResult<T, B>>) -> io::Result<T> {
     const POLLS_MAX: u32 = 3; // an operation of the ring takes two
@@ -155,4 +206,19 @@ fn read(stream: &mut Stream, pool: Option<&Pool>) -> io::Result<Vec<u8>> {
             Some(pool) => BufResult(stream.read_pooled(pool).await.map(|buf| buf.to_vec()), ()),
         }
     })
+}
+
+/// Writes until the socket takes no more.
+fn fill(stream: &mut Stream) {
+    let is_full = (0..10_000).any(|_| stream.try_write(&[0; 4096]).is_err());
+    assert!(is_full, "expected the socket to be full; seen: it took 40 MB");
+    coop::refill();
+}
+
+/// The bytes that have arrived at the peer.
+fn received(peer: &mut UnixStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let error = peer.read_to_end(&mut bytes).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    bytes
 }

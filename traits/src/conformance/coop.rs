@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::support::{
-    A_WHILE, SOON, connect, count_runs, echo, echoed, expect_at_least, joined, listener, loopback,
-    pair, pattern, soon,
+    A_WHILE, SOON, connect, count_runs, echo, echoed, expect_at_least, first_polled, joined,
+    listener, loopback, pair, pattern, scaled, soon,
 };
 use crate::coop::{self, POLL_BUDGET_NANOS};
 use crate::{
@@ -102,6 +102,50 @@ pub async fn vectored_writes_yield_once_the_budget_is_used_up<R: Runtime>() {
     }
     let what = format!("runs of another task during {OPERATIONS} vectored writes");
     expect_at_least(RUNS_MIN, &what, runs.get());
+}
+
+/// "A write that finds room should return in its first poll, while there is budget." Also after a write that had to wait.
+/// Half of them is enough: a simulator also lets operations wait that need not.
+pub async fn writes_that_find_room_return_at_once<R: Runtime>() {
+    const WRITES: u32 = 20; // less than a budget
+    const BYTES: usize = scaled(16 << 20); // more than the buffers of the connection hold
+    let (mut a, mut b) = pair::<R>().await;
+    let mut received = Vec::with_capacity(BYTES);
+    for when in ["on a new connection", "after a write that waited"] {
+        R::sleep(A_WHILE).await; // the next poll starts with a full budget
+        let mut at_once = 0;
+        for _ in 0..WRITES {
+            let (write, is_at_once) = first_polled(a.write("x")).await;
+            write.into_result().unwrap();
+            at_once += u32::from(is_at_once);
+        }
+        expect_at_least(WRITES / 2, &format!("writes that return at once {when}"), at_once);
+
+        R::sleep(A_WHILE).await;
+        let mut at_once = 0;
+        for _ in 0..WRITES {
+            let mut bufs = IoVec::new();
+            bufs.push("x");
+            let (write, is_at_once) = first_polled(a.write_vectored(bufs)).await;
+            write.into_result().unwrap();
+            at_once += u32::from(is_at_once);
+        }
+        expect_at_least(
+            WRITES / 2,
+            &format!("vectored writes that return at once {when}"),
+            at_once,
+        );
+
+        let writing = R::spawn(async move {
+            a.write_all(pattern(BYTES)).await.into_result().unwrap();
+            a
+        });
+        for bytes in [2 * WRITES as usize, BYTES] {
+            let read = soon::<R, _>("all bytes", b.read_exact(received, bytes));
+            ((), received) = read.await.into_result().unwrap();
+        }
+        a = joined::<R, _>("the end of the write", writing).await;
+    }
 }
 
 /// `try_write`: "It counts as work of the poll, but does not let other tasks run."
