@@ -17,8 +17,9 @@ use owned_io_os as os;
 #[derive(Debug)]
 pub(crate) struct Tcp {
     tcp: RefCell<TcpStream>,
-    /// Something is likely to have arrived: a read has waited, or nothing was read yet. A client that was accepted has
-    /// often sent its request, which glommio sees only after it has polled the ring.
+    /// Something is likely to have arrived: a read has waited, nothing was read yet, or the last attempt has filled its
+    /// buffer. A client that was accepted has often sent its request, and a full buffer has often left bytes behind.
+    /// glommio sees them only after it has polled the ring.
     is_likely: Cell<bool>,
 }
 
@@ -44,7 +45,7 @@ impl Tcp {
                 self.is_likely.set(polled.is_pending());
                 ready!(polled)?;
             }
-            match os::try_read(self.as_fd(), buf) {
+            match self.try_read(buf) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 read => return Poll::Ready(read),
             }
@@ -58,7 +59,7 @@ impl Tcp {
         buf: &mut PoolBuf,
     ) -> Poll<io::Result<usize>> {
         if self.is_likely.replace(false) {
-            match os::try_read(self.as_fd(), buf) {
+            match self.try_read(buf) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 read => return Poll::Ready(read),
             }
@@ -72,6 +73,13 @@ impl Tcp {
         unsafe { buf.set_buf_len(n) };
         coop::consume_transfer(n);
         Poll::Ready(Ok(n))
+    }
+
+    /// Receives what has arrived, and records whether that has filled `buf`.
+    fn try_read(&self, buf: &mut impl IoBufMut) -> io::Result<usize> {
+        let n = os::try_read(self.as_fd(), buf)?;
+        self.is_likely.set(n == buf.buf_capacity().min(TRANSFER_BYTES_MAX));
+        Ok(n)
     }
 
     /// Ready when a read would be. An error that this returns is not returned by the next read.

@@ -51,8 +51,9 @@
 //!
 //! # Platform notes
 //!
-//! A read is a `RECV` of the ring. The first read of a connection tries `recv` before that. A pooled read is a `RECV` while
-//! `Pool::take_for_waiting_read` has a buffer. Otherwise it waits by `POLL_ADD`, then receives.
+//! A read is a `RECV` of the ring. A pooled read is a `RECV` while `Pool::take_for_waiting_read` has a buffer. Otherwise it
+//! waits by `POLL_ADD`, then receives. The first read of a connection, and one after a read that has filled its buffer,
+//! tries `recv` before that, while the task has budget.
 //!
 //! While the task has budget, a write tries `send` and a vectored write `sendmsg`. If there is no room, and after a write
 //! that has not taken all of its bytes, a write is a `SEND`. A vectored write then waits by `POLL_ADD`, and calls `sendmsg`,

@@ -49,7 +49,7 @@
 //!
 //! | call | is |
 //! |---|---|
-//! | first read of a connection | `recv` without waiting; if nothing has arrived, as the next ones |
+//! | first read of a connection, and one after a read that has filled its buffer | `recv` without waiting, while the task has budget; if nothing has arrived, as the next ones |
 //! | read | RECV |
 //! | pooled read | RECV while `Pool::take_for_waiting_read` has a buffer, else POLL_ADD and then `recv` without waiting |
 //! | write, vectored write | `send`, `sendmsg` without waiting, while the task has budget; if there is no room, and after a write that has not taken all of its bytes, SEND, SENDMSG |

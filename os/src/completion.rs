@@ -15,7 +15,9 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-use owned_io::{BufResult, Clock, IoBuf, IoBufExt, IoBufMut, IoVec, Pool, PoolBuf, coop};
+use owned_io::{
+    BufResult, Clock, IoBuf, IoBufExt, IoBufMut, IoVec, Pool, PoolBuf, TRANSFER_BYTES_MAX, coop,
+};
 
 use crate::{
     ListenSocket, Socket, check_written, shutdown, try_read, try_read_pooled, try_write,
@@ -37,7 +39,7 @@ pub type Listener<S> = crate::Listener<CompletionSocket<S>>;
 /// A socket whose operations go through a ring.
 ///
 /// Each operation lets other tasks and I/O run: it completes only after the runtime has polled its ring. So
-/// no operation asks for the [budget](owned_io::coop). The first read of a connection is tried without an operation,
+/// no operation asks for the [budget](owned_io::coop). A read that is likely to find bytes is tried without an operation,
 /// within the budget. So is a write that is likely to find room: its task is then polled once for a message, and not
 /// twice.
 ///
@@ -56,7 +58,7 @@ pub trait Completion: AsFd + Debug + Sized + 'static {
     fn register(fd: OwnedFd) -> io::Result<Self>;
 
     /// Receives into `buf` from its start, and sets its exact length. `buf` has capacity. Receives at most
-    /// [`TRANSFER_BYTES_MAX`](owned_io::TRANSFER_BYTES_MAX) bytes.
+    /// [`TRANSFER_BYTES_MAX`] bytes.
     async fn recv<B: IoBufMut>(&self, buf: B) -> BufResult<usize, B>;
 
     /// Sends the first bytes of `buf`, which is not empty, and raises no SIGPIPE. Sends at most
@@ -82,9 +84,10 @@ pub trait Completion: AsFd + Debug + Sized + 'static {
 #[derive(Debug)]
 pub struct CompletionSocket<S> {
     socket: S,
-    /// Whether nothing was read yet. Then a read is tried without an operation. A client that was accepted has often
-    /// sent its request, and an operation completes only after the runtime has polled its ring.
-    is_new: Cell<bool>,
+    /// Whether nothing was read yet, or the last read has filled its buffer. Then the next one is tried without an
+    /// operation, which would complete only after the runtime has polled its ring. A client that was accepted has often
+    /// sent its request, and a full buffer has often left bytes behind.
+    is_likely: Cell<bool>,
     /// Whether the last write is done and took all of its bytes. Then the next one is tried without an operation.
     /// Otherwise the kernel's buffer is likely to be full, and an attempt would only find that out.
     has_room: Cell<bool>,
@@ -92,12 +95,25 @@ pub struct CompletionSocket<S> {
 
 impl<S> CompletionSocket<S> {
     const fn new(socket: S) -> Self {
-        Self { socket, is_new: Cell::new(true), has_room: Cell::new(true) }
+        Self { socket, is_likely: Cell::new(true), has_room: Cell::new(true) }
     }
 
     /// Whether a read is tried without an operation.
     fn tries_to_read(&self) -> bool {
-        self.is_new.replace(false) && coop::has_budget()
+        self.is_likely.replace(false) && coop::has_budget()
+    }
+
+    /// Records whether a read has filled `buf`.
+    fn record_read(&self, result: &io::Result<usize>, buf: &impl IoBufMut) {
+        let asked = buf.buf_capacity().min(TRANSFER_BYTES_MAX);
+        self.is_likely.set(result.as_ref().is_ok_and(|n| *n == asked));
+    }
+
+    /// Records whether a pooled read has filled its buffer.
+    fn record_pooled(&self, read: io::Result<PoolBuf>) -> io::Result<PoolBuf> {
+        let buf = read?;
+        self.record_read(&Ok(buf.len()), &buf);
+        Ok(buf)
     }
 
     /// Whether a write is tried without an operation.
@@ -137,22 +153,26 @@ impl<S: Completion> Socket for CompletionSocket<S> {
         if self.tries_to_read() {
             let result = try_read(self.as_fd(), &mut buf);
             if !would_block(&result) {
+                self.record_read(&result, &buf);
                 return BufResult(result, buf);
             }
         }
-        self.socket.recv(buf).await
+        let BufResult(result, buf) = self.socket.recv(buf).await;
+        self.record_read(&result, &buf);
+        BufResult(result, buf)
     }
 
     async fn read_pooled(&self, pool: &Pool) -> io::Result<PoolBuf> {
         if self.tries_to_read() {
             let result = try_read_pooled(self.as_fd(), pool);
             if !would_block(&result) {
-                return result;
+                return self.record_pooled(result);
             }
         }
         // This takes one operation. Waiting without a buffer takes one and a system call.
         if let Some(buf) = pool.take_for_waiting_read() {
-            return self.socket.recv(buf).await.into_result().map(|(_, buf)| buf);
+            let BufResult(result, buf) = self.socket.recv(buf).await;
+            return self.record_pooled(result.map(|_| buf));
         }
         // Each round but the last waits. It was woken for nothing: another reader took the bytes, or there
         // were none (a wrong checksum).
@@ -160,7 +180,7 @@ impl<S: Completion> Socket for CompletionSocket<S> {
             self.socket.readable().await?;
             let result = try_read_pooled(self.as_fd(), pool);
             if !would_block(&result) {
-                return result;
+                return self.record_pooled(result);
             }
         }
     }

@@ -6,6 +6,7 @@ use std::cell::Cell;
 use std::future::{poll_fn, ready};
 use std::io::{self, Read, Write};
 use std::mem;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
@@ -75,6 +76,63 @@ fn a_socket_that_was_full_is_tried_again_after_a_write_that_took_all() {
         write(&mut stream);
         assert_eq!(OPERATIONS.get(), 1, "the last write took all (vectored: {is_vectored})");
     }
+}
+
+#[test]
+fn a_read_after_a_full_one_begins_no_operation() {
+    for is_pooled in [false, true] {
+        let (mut stream, mut peer) = pair();
+        let pool = pool(1);
+        let mut expect_read = |expected: &[u8], operations: u32, why: &str| {
+            let bytes = read(&mut stream, is_pooled.then_some(&pool));
+            assert_eq!(bytes.unwrap(), expected, "(pooled: {is_pooled})");
+            assert_eq!(OPERATIONS.get(), operations, "{why} (pooled: {is_pooled})");
+        };
+        peer.write_all(b"0123456789").unwrap();
+        expect_read(b"0123", 0, "it is the first");
+        expect_read(b"4567", 0, "the one before was full");
+        expect_read(b"89", 0, "the one before was full");
+        peer.write_all(b"abcdef").unwrap();
+        expect_read(b"abcd", 1, "the one before was short");
+        expect_read(b"ef", 1, "the one before was full");
+        peer.write_all(b"ghij").unwrap();
+        expect_read(b"ghij", 2, "the one before was short");
+        peer.shutdown(Shutdown::Write).unwrap();
+        expect_read(b"", 2, "the one before was full");
+        expect_read(b"", 3, "the one before was the end");
+    }
+}
+
+/// A pool that has no buffer for a read that waits: the read waits without a buffer, and then takes one.
+#[test]
+fn a_read_after_a_full_one_that_waited_without_a_buffer_begins_no_operation() {
+    let (mut stream, mut peer) = pair();
+    let pool = pool(0);
+    peer.write_all(b"xabcdef").unwrap();
+    assert_eq!(read(&mut stream, None).unwrap(), b"xabc");
+    coop::consume(POLL_BUDGET_NANOS.into()); // so this one waits
+    peer.write_all(b"g").unwrap();
+    assert_eq!(read(&mut stream, Some(&pool)).unwrap(), b"defg");
+    assert_eq!(OPERATIONS.get(), 1);
+    peer.write_all(b"h").unwrap();
+    assert_eq!(read(&mut stream, Some(&pool)).unwrap(), b"h");
+    assert_eq!(OPERATIONS.get(), 1);
+}
+
+/// So other tasks wait no longer for a peer that sends without end than for any other work.
+#[test]
+fn full_reads_begin_an_operation_once_the_budget_is_used_up() {
+    let reads_max = u64::from(POLL_BUDGET_NANOS).div_ceil(coop::cost::transfer(4096));
+    let (mut stream, mut peer) = pair();
+    for n in 1..=reads_max + 1 {
+        peer.write_all(&[0; 4096]).unwrap();
+        let mut read = pin!(stream.read(Vec::with_capacity(4096)));
+        match read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(BufResult(result, _)) => assert_eq!(result.unwrap(), 4096),
+            Poll::Pending => assert_eq!(n, reads_max + 1, "the number of the read that waits"),
+        }
+    }
+    assert_eq!(OPERATIONS.get(), 1);
 }
 
 type Stream = os::completion::Stream<Counting>;

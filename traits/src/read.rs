@@ -78,6 +78,9 @@ pub trait OwnedRead {
     /// with [`consume_transfer`](crate::coop::consume_transfer); the transfers of `owned-io-os` do so. The
     /// budget belongs to the current poll of a task, whichever streams the task uses. Yield so that the runtime
     /// polls I/O, and call [`handle_yield`](crate::coop::handle_yield).
+    ///
+    /// A read that follows one that has filled its buffer should return in its first poll what has arrived, while there
+    /// is budget. With a turn of the worker between two such reads, the receive window stays shut.
     async fn read<B: IoBufMut>(&mut self, buf: B) -> BufResult<usize, B>;
 
     /// Reads into a buffer of `pool`. The backend takes the buffer as late as its runtime allows.

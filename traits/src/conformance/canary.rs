@@ -90,8 +90,8 @@ pub enum Defect {
     LosesClients,
     /// A listener accepts a hundred clients in one batch, whatever errors there are.
     AcceptsLongBatches,
-    /// The first read of a connection waits for a turn of the runtime.
-    WaitsAtFirst,
+    /// A read waits for a turn of the runtime, although bytes have arrived.
+    WaitsToRead,
     /// A task is polled by the call that starts it.
     PollsAtOnce,
     /// A task is dropped after its first poll.
@@ -153,6 +153,7 @@ macro_rules! canaries {
                 WritesWithoutBudget => coop::writes_yield_once_the_budget_is_used_up,
             vectored_writes_without_budget:
                 WritesWithoutBudget => coop::vectored_writes_yield_once_the_budget_is_used_up,
+            waits_to_read: WaitsToRead => coop::reads_after_a_full_one_return_at_once,
             waits_to_write: WaitsToWrite => coop::writes_that_find_room_return_at_once,
             tries_without_work: TriesWithoutWork => coop::tried_writes_count_as_work,
             accepts_without_budget:
@@ -194,7 +195,7 @@ macro_rules! canaries {
         $crate::__canaries! {
             functions { $runtime, $config }
             ends_tasks_late: EndsTasksLate => runtime::block_on_ends_its_tasks_within_the_runtime,
-            waits_at_first: WaitsAtFirst => os::the_first_read_of_a_connection_is_tried_at_once,
+            waits_to_read_first: WaitsToRead => os::the_first_read_of_a_connection_is_tried_at_once,
             drains_unbounded:
                 DrainsUnbounded => runtime::block_on_returns_while_a_task_is_always_ready,
         }
@@ -325,7 +326,7 @@ impl<R: Runtime, D: HasDefect> OwnedRead for CanaryRead<R, D> {
         if D::DEFECT == Defect::WaitsWithoutCapacity && buf.buf_capacity() == 0 {
             return pending().await;
         }
-        if D::DEFECT == Defect::WaitsAtFirst {
+        if D::DEFECT == Defect::WaitsToRead {
             R::sleep(Duration::ZERO).await;
         }
         if matches!(D::DEFECT, Defect::NeverYields | Defect::CountsReads) && buf.buf_capacity() > 0

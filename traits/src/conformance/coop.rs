@@ -104,6 +104,39 @@ pub async fn vectored_writes_yield_once_the_budget_is_used_up<R: Runtime>() {
     expect_at_least(RUNS_MIN, &what, runs.get());
 }
 
+/// "A read that follows one that has filled its buffer should return in its first poll what has arrived, while there
+/// is budget." Half of them is enough: a simulator also lets operations wait that need not.
+pub async fn reads_after_a_full_one_return_at_once<R: Runtime>() {
+    const READS: u32 = 20; // less than a budget
+    let (mut a, mut b) = pair::<R>().await;
+    let pool = Pool::new(PoolConfig { buf_bytes: 1, ..PoolConfig::default() });
+    for is_pooled in [false, true] {
+        let writing = R::spawn(async move {
+            R::sleep(A_WHILE).await;
+            a.write_all(pattern(1 + READS as usize)).await.into_result().unwrap();
+            a
+        });
+        let first = soon::<R, _>("a byte", b.read(Vec::with_capacity(1))); // it waits
+        assert_eq!(first.await.0.unwrap(), 1, "the bytes of the first read");
+        a = joined::<R, _>("the end of the write", writing).await;
+        R::sleep(A_WHILE).await; // the next poll starts with a full budget
+        let mut at_once = 0;
+        for _ in 0..READS {
+            let (read, is_at_once) = if is_pooled {
+                let (read, is_at_once) = first_polled(b.read_pooled(&pool)).await;
+                (read.map(|buf| buf.len()), is_at_once)
+            } else {
+                let (read, is_at_once) = first_polled(b.read(Vec::with_capacity(1))).await;
+                (read.0, is_at_once)
+            };
+            assert_eq!(read.unwrap(), 1, "the bytes of a read");
+            at_once += u32::from(is_at_once);
+        }
+        let what = format!("reads that return at once after a full one (pooled: {is_pooled})");
+        expect_at_least(READS / 2, &what, at_once);
+    }
+}
+
 /// "A write that finds room should return in its first poll, while there is budget." Also after a write that had to wait.
 /// Half of them is enough: a simulator also lets operations wait that need not.
 pub async fn writes_that_find_room_return_at_once<R: Runtime>() {
