@@ -26,6 +26,10 @@ const BACK_OFF: Duration = Duration::from_millis(50);
 /// Accepts connections from `listener` until `stop` is given, and runs `serve` for each in a task of its own.
 /// While it runs, the connection holds a permit of `limit` and is registered in `connections`.
 ///
+/// A client whose request came with it is usually answered at once, however many connections have work: `serve` is polled
+/// [once](owned_io::Executor::spawn_eager) before the next client is accepted. These polls have a bound together. Clients
+/// beyond it are served in their turn.
+///
 /// A connection that fails, or whose task panics, ends alone. A connection over the limit of its address is
 /// reset at once. No error of accept(2) ends the loop. What clients can cause is logged at most once a second,
 /// with the number of lines that were suppressed.
@@ -84,7 +88,8 @@ pub(crate) async fn balanced_accept_loop<R: Runtime + HandOver, E: Into<Box<dyn 
 /// that were on their way are still served, and close as others do in the [drain](crate::drain).
 ///
 /// It lets other tasks run only when it has used up the [budget](owned_io::coop) of a poll by taking connections from
-/// the queue. So it begins at most as many as the queue has room for, and what arrives meanwhile.
+/// the queue. So it begins at most as many as the queue has room for, and what arrives meanwhile. The polls of
+/// [`accept_loop`] for new clients are the same here.
 pub(crate) async fn adopt_loop<R: Runtime + HandOver, E: Into<Box<dyn Error>>, S>(
     mut incoming: Receiver<HandedOver<R>>,
     mut adopter: Adopter<S>,
@@ -171,7 +176,7 @@ async fn accept_each<R: Clock, C>(
     }
 }
 
-/// Starts a task that serves a connection.
+/// Starts a task that serves a connection, and polls it once. Nothing is borrowed here that `serve` may use.
 fn spawn<R: Runtime, E: Into<Box<dyn Error>>, S>(
     stream: R::TcpStream,
     peer: SocketAddr,
@@ -185,7 +190,7 @@ fn spawn<R: Runtime, E: Into<Box<dyn Error>>, S>(
     connection.set_peer(peer);
     let serve = Rc::clone(serve);
     // `serve` is called in the task: a future that is moved into a task takes its space twice.
-    drop(R::spawn(async move {
+    drop(R::spawn_eager(async move {
         // Until the connection has ended, or its task has panicked. By reference: a variable would take the space again.
         let _held = &held;
         if let Err(error) = serve(stream, connection).await {

@@ -8,7 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use owned_io::{
-    BufResult, ByteStream, Clock, MemoryWait, OwnedRead, OwnedWriteExt, Slice, shutdown_after,
+    BufResult, ByteStream, Clock, MemoryWait, OwnedRead, OwnedWriteExt, Slice, coop, shutdown_after,
 };
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
@@ -168,7 +168,7 @@ async fn shake_hands<C: Clock>(
 ) -> io::Result<()> {
     let began = C::now();
     let (account, clock) = (session.account().clone(), ClockFns::of::<C>());
-    let mut is_first = true;
+    let (mut is_first, mut work_nanos) = (true, 0);
     // Each iteration but the last takes bytes of the peer. rustls bounds the bytes of a handshake.
     loop {
         let mut written = Ok(());
@@ -177,6 +177,8 @@ async fn shake_hands<C: Clock>(
             session.handle_written(Slice::into_inner(records));
             written = result;
         }
+        // Only now, because a write would wait for a turn if the budget were used up before it.
+        coop::consume(std::mem::take(&mut work_nanos));
         // The failure of the handshake comes before the failure to tell the peer.
         let readable = session.readable()?;
         written?;
@@ -192,9 +194,12 @@ async fn shake_hands<C: Clock>(
         if bytes.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        if std::mem::take(&mut is_first) && bytes[0] != HANDSHAKE && !plain_answer.is_empty() {
-            stream.write_all(plain_answer).await.into_result()?;
-            return Err(TlsError::NotTls.into());
+        if std::mem::take(&mut is_first) {
+            if bytes[0] != HANDSHAKE && !plain_answer.is_empty() {
+                stream.write_all(plain_answer).await.into_result()?;
+                return Err(TlsError::NotTls.into());
+            }
+            work_nanos = coop::cost::tls_handshake();
         }
         let is_granted = || session.has_memory_for(&bytes, 0);
         // `limit` ends the connection, which a wait for memory does not notice.

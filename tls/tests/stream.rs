@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +13,36 @@ use common::{
 };
 use owned_io::{
     ByteStream, Clock, Executor, IoVec, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWrite,
-    OwnedWriteExt, Pool, PoolConfig, select,
+    OwnedWriteExt, Pool, PoolConfig, coop, select,
 };
 use owned_io_sim::{Config, Sim};
 use owned_io_tls::rustls::version::{TLS12, TLS13};
 use owned_io_tls::rustls::{ALL_VERSIONS, ContentType, ProtocolVersion};
 use owned_io_tls::{Acceptor, Buffers, Connector, TlsConnection};
+
+/// Otherwise an accept loop would begin many handshakes before other tasks run. The answer leaves before the work counts.
+#[test]
+fn the_work_of_a_handshake_counts_once_its_answer_is_written() {
+    simulate(|| async {
+        let (a, b) = owned_io_sim::pipe();
+        drop(Sim::spawn(Plain::connected(a)));
+        let acceptor = acceptor();
+        let buffers = buffers();
+        let mut accepting = pin!(acceptor.accept::<Sim, _>(b, &buffers));
+        let mut spent_max = 0;
+        let accepted = poll_fn(|cx| {
+            coop::refill();
+            let polled = accepting.as_mut().poll(cx);
+            spent_max = coop::spent_nanos().max(spent_max);
+            polled
+        });
+        accepted.await.unwrap();
+        // Without the handshake, a poll ends when it has used up the budget, with an operation of some 2 µs.
+        let other_max = u64::from(coop::POLL_BUDGET_NANOS) + 10_000;
+        assert!(spent_max >= coop::cost::tls_handshake(), "{spent_max} ns");
+        assert!(spent_max <= coop::cost::tls_handshake() + other_max, "{spent_max} ns");
+    });
+}
 
 #[test]
 fn each_role_speaks_with_rustls_in_each_version() {

@@ -43,10 +43,24 @@ use crate::{Clock, LONE_WRITE_BYTES_MAX, TRANSFER_BYTES_MAX};
 /// ([`LONE_WRITE_BYTES_MAX`]).
 pub const POLL_BUDGET_NANOS: u32 = 50_000;
 
+/// The work that the first polls of [`spawn_eager`](crate::Executor::spawn_eager) may do within one poll of the task
+/// that calls it, in nanoseconds. Once it is used up, new tasks wait for their turn.
+///
+/// 320 µs: as long as it takes to accept a [batch](crate::ACCEPT_BATCH_MAX) of clients. Reading a short request and
+/// answering it takes some 5 µs, so a whole batch is answered at once. A worker with fewer connections than that does
+/// nothing else for 0.7 ms at most: the batch, these polls, and what the last of them does beyond.
+pub const EAGER_BUDGET_NANOS: u32 = 320_000;
+
+/// The cost of an eager poll besides the work of the task. So tasks that do no work are bounded too.
+const EAGER_POLL_NANOS: i64 = 1_000;
+
 thread_local! {
     /// The rest of the budget of the current poll on this thread, in nanoseconds. Negative if the last piece
     /// of work exceeded it.
     static LEFT: Cell<i64> = const { Cell::new(POLL_BUDGET_NANOS as i64) };
+
+    /// The rest of [`EAGER_BUDGET_NANOS`] in the current poll. Negative if the last eager poll exceeded it.
+    static EAGER_LEFT: Cell<i64> = const { Cell::new(EAGER_BUDGET_NANOS as i64) };
 
     /// The task that was polled last on this thread, and whether it was the one before that, too.
     static LAST_TASK: Cell<u64> = const { Cell::new(NO_TASK) };
@@ -110,13 +124,31 @@ pub(crate) fn begin_poll(task: u64) {
     refill();
 }
 
+/// Polls the new task with this id by `poll`, within the poll of another task. The new task has a budget of its own, and
+/// the budget of the other one stays as it is. Returns `None`, and does not poll, once [`EAGER_BUDGET_NANOS`] is used up
+/// or within another eager poll: nested ones would have no bound.
+pub(crate) fn poll_eagerly<T>(task: u64, poll: impl FnOnce() -> T) -> Option<T> {
+    let (left, eager_left) = (LEFT.get(), EAGER_LEFT.get());
+    if eager_left <= 0 {
+        return None;
+    }
+    begin_poll(task);
+    EAGER_LEFT.set(0);
+    let output = poll();
+    let work = (i64::from(POLL_BUDGET_NANOS) - LEFT.get()).max(0); // a yield adds to the budget
+    EAGER_LEFT.set(eager_left - work - EAGER_POLL_NANOS);
+    LEFT.set(left);
+    forget_last_task(); // neither task is alone
+    Some(output)
+}
+
 /// The id of a main future.
 pub(crate) const MAIN_TASK: u64 = 0;
 
 /// No task has this id.
 const NO_TASK: u64 = u64::MAX;
 
-/// Forgets which task was polled last: a runtime begins or ends on this thread.
+/// Forgets which task was polled last: no task is [alone](write_bytes_max) until it was polled twice in a row again.
 pub(crate) fn forget_last_task() {
     LAST_TASK.set(NO_TASK);
     IS_ALONE.set(false);
@@ -130,6 +162,7 @@ pub(crate) fn forget_last_task() {
 #[inline]
 pub fn refill() {
     LEFT.set(POLL_BUDGET_NANOS.into());
+    EAGER_LEFT.set(EAGER_BUDGET_NANOS.into());
     // A task may be dropped while the thread ends, when the counter is gone.
     let _ = POLLS.try_with(|polls| {
         if let Some(polls) = polls.get() {
@@ -156,9 +189,11 @@ pub fn handle_yield() {
     LEFT.set(LEFT.get().saturating_add(1_000));
 }
 
-/// The nanoseconds of work since the last [`refill`]. A simulator calls it after a poll.
+/// The nanoseconds of work since the last [`refill`], with that of [eager polls](EAGER_BUDGET_NANOS). A simulator calls
+/// it after a poll.
 pub fn spent_nanos() -> u64 {
-    i64::from(POLL_BUDGET_NANOS).saturating_sub(LEFT.get()).unsigned_abs()
+    let eager = i64::from(EAGER_BUDGET_NANOS).saturating_sub(EAGER_LEFT.get()).unsigned_abs();
+    i64::from(POLL_BUDGET_NANOS).saturating_sub(LEFT.get()).unsigned_abs().saturating_add(eager)
 }
 
 #[cfg(test)]
@@ -195,6 +230,31 @@ mod tests {
             begin_poll(task);
             assert_eq!(write_bytes_max(), TRANSFER_BYTES_MAX, "another task was polled");
         }
+    }
+
+    #[test]
+    fn eager_polls_have_a_budget_of_their_own_and_a_bound_together() {
+        const WORK: u64 = 31_000;
+        begin_poll(1);
+        begin_poll(1);
+        consume(2_000);
+        let poll = || {
+            assert_eq!(left_nanos(), i64::from(POLL_BUDGET_NANOS));
+            assert_eq!(write_bytes_max(), TRANSFER_BYTES_MAX);
+            assert!(poll_eagerly(3, || ()).is_none(), "an eager poll within an eager poll");
+            consume(WORK);
+        };
+        let polls = (0..100).take_while(|_| poll_eagerly(2, poll).is_some()).count() as u64;
+        assert_eq!(polls, u64::from(EAGER_BUDGET_NANOS) / (WORK + EAGER_POLL_NANOS as u64));
+        assert_eq!(left_nanos(), i64::from(POLL_BUDGET_NANOS) - 2_000, "what the caller had left");
+        assert_eq!(spent_nanos(), 2_000 + u64::from(EAGER_BUDGET_NANOS));
+        assert_eq!(write_bytes_max(), TRANSFER_BYTES_MAX, "the caller is not alone any more");
+        for task in [2, 1] {
+            begin_poll(task);
+            assert_eq!(write_bytes_max(), TRANSFER_BYTES_MAX, "both tasks were polled");
+        }
+        let polls = (0..1_000).take_while(|_| poll_eagerly(2, || ()).is_some()).count() as i64;
+        assert_eq!(polls, i64::from(EAGER_BUDGET_NANOS) / EAGER_POLL_NANOS, "polls without work");
     }
 
     #[test]

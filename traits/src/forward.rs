@@ -35,7 +35,8 @@
 /// with the implementations of the runtimes (coherence). Provided functions of a trait could call the
 /// wrapped runtime only if every runtime were a wrapper.
 ///
-/// [`Executor::spawn`] is not forwarded: its provided body calls the wrapper's `spawn_detached`. A forwarded
+/// [`Executor::spawn`] and [`Executor::spawn_eager`] are not forwarded: their provided bodies call the wrapper's
+/// `spawn_detached`. A forwarded
 /// [`run_workers`](crate::Executor::run_workers) uses the `block_on` of the wrapped runtime. If the wrapper changes
 /// `block_on`, leave `run_workers` out: then each worker calls the wrapper's `block_on`.
 ///
@@ -43,6 +44,7 @@
 /// [`Random`]: crate::Random
 /// [`Executor`]: crate::Executor
 /// [`Executor::spawn`]: crate::Executor::spawn
+/// [`Executor::spawn_eager`]: crate::Executor::spawn_eager
 /// [`Tcp`]: crate::Tcp
 #[macro_export]
 macro_rules! forward_runtime {

@@ -121,7 +121,8 @@ pub trait TcpListener: 'static {
     ///
     /// On kernel sockets, and while the task has [budget](crate::coop), the first read of a connection returns at once
     /// what has arrived by then, even if the runtime has not looked for it yet. So a client whose request came with it
-    /// does not wait for another turn of a busy worker.
+    /// does not wait for another turn of a busy worker, if its task is started by
+    /// [`spawn_eager`](crate::Executor::spawn_eager).
     ///
     /// # Errors
     /// The listener stays usable after every error.

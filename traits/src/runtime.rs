@@ -145,8 +145,8 @@ pub trait Executor: Sized + 'static {
 
     /// Runs `future` and the tasks that it spawns on this thread, until `future` is done.
     ///
-    /// Tasks of [`spawn`](Self::spawn) that are still running are dropped before this returns, with everything that
-    /// they hold, and their connections are closed. Their handles return
+    /// Tasks of [`spawn`](Self::spawn) and [`spawn_eager`](Self::spawn_eager) that are still running are dropped before
+    /// this returns, with everything that they hold, and their connections are closed. Their handles return
     /// [`JoinError::Ended`](crate::JoinError::Ended). The tasks are dropped within the runtime, so destructors may
     /// call it. A task that is always ready does not delay the return.
     ///
@@ -173,6 +173,25 @@ pub trait Executor: Sized + 'static {
         F: Future<Output: 'static> + 'static,
     {
         task::spawn::<Self, F>(future)
+    }
+
+    /// Like [`spawn`](Self::spawn), but also polls the task once before it returns.
+    ///
+    /// It is for a task that can often answer at once, such as that of a client that was accepted: its request has
+    /// usually arrived. In the queue of the runtime it would wait until all ready tasks have run.
+    ///
+    /// Other tasks wait during that poll, which is a part of the caller's. Therefore it has a bound: once such polls have
+    /// used up [`EAGER_BUDGET_NANOS`](crate::coop::EAGER_BUDGET_NANOS) within one poll of the caller, this is `spawn`.
+    /// It is `spawn` within such a poll, too. The poll has a [budget](crate::coop) of its own, and leaves that of the
+    /// caller as it is.
+    ///
+    /// The task must not need what the caller has borrowed, or locked. The runtime polls it again in its turn, unless it
+    /// is done.
+    fn spawn_eager<F>(future: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: 'static> + 'static,
+    {
+        task::spawn_eager::<Self, F>(future)
     }
 
     /// The part of [`spawn`](Self::spawn) that depends on the runtime. It starts a task without a handle.

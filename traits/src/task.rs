@@ -78,13 +78,27 @@ pub(crate) fn spawn<R: Executor, F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: 'static> + 'static,
 {
-    let task = Rc::new(Task {
-        future: RefCell::new(CatchPanic::new(future)),
-        state: RefCell::new(State::Running(None)),
-        poller: RefCell::default(),
-    });
-    let id = RUNNING.with_borrow_mut(|running| running.insert(Rc::clone(&task) as Rc<dyn End>));
-    R::spawn_detached(Poller { task: Rc::clone(&task), id });
+    let poller = Poller::new(future);
+    let task = Rc::clone(&poller.task);
+    R::spawn_detached(poller);
+    JoinHandle { task }
+}
+
+/// Like [`spawn`], but polls the task once, if the running poll may still do that. A task that is done then never enters
+/// the queue of the runtime.
+pub(crate) fn spawn_eager<R: Executor, F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future<Output: 'static> + 'static,
+{
+    let poller = Poller::new(future);
+    let task = Rc::clone(&poller.task);
+    // The waker wakes nobody. It need not: the runtime polls the task in its turn, with the waker that counts from then on.
+    let mut cx = Context::from_waker(Waker::noop());
+    let polled = coop::poll_eagerly(poller.id, || poller.task.poll(&mut cx));
+    // Polled first. In the queue already, it could be dropped during this poll: a simulated host that stops drops its tasks.
+    if polled.is_none_or(|polled| polled.is_pending()) {
+        R::spawn_detached(poller);
+    }
     JoinHandle { task }
 }
 
@@ -183,6 +197,18 @@ impl<F: Future> End for Task<F> {
 }
 
 impl<F: Future> Task<F> {
+    /// Ready when the task is done or was ended.
+    #[inline]
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut future = self.future.borrow_mut();
+        if future.is_running() {
+            let output = ready!(Pin::new(&mut *future).poll(cx));
+            drop(future);
+            self.finish(output.map_err(JoinError::Panicked));
+        }
+        Poll::Ready(())
+    }
+
     fn finish(&self, output: Result<F::Output, JoinError>) {
         let before = self.state.replace(State::Done(output));
         if let State::Running(Some(waker)) = before {
@@ -197,23 +223,30 @@ struct Poller<F: Future> {
     id: u64,
 }
 
+impl<F: Future<Output: 'static> + 'static> Poller<F> {
+    /// The poller of a new task, which is in the list of running tasks from now on.
+    fn new(future: F) -> Self {
+        let task = Rc::new(Task {
+            future: RefCell::new(CatchPanic::new(future)),
+            state: RefCell::new(State::Running(None)),
+            poller: RefCell::default(),
+        });
+        let id = RUNNING.with_borrow_mut(|running| running.insert(Rc::clone(&task) as Rc<dyn End>));
+        Self { task, id }
+    }
+}
+
 impl<F: Future> Future for Poller<F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         coop::begin_poll(self.id);
-        let mut future = self.task.future.borrow_mut();
-        if future.is_running() {
-            let mut waker = self.task.poller.borrow_mut();
-            if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-                *waker = Some(cx.waker().clone());
-            }
-            drop(waker);
-            let output = ready!(Pin::new(&mut *future).poll(cx));
-            drop(future);
-            self.task.finish(output.map_err(JoinError::Panicked));
+        let mut waker = self.task.poller.borrow_mut();
+        if !waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            *waker = Some(cx.waker().clone());
         }
-        Poll::Ready(())
+        drop(waker);
+        self.task.poll(cx)
     }
 }
 

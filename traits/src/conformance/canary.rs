@@ -8,10 +8,11 @@
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::future::{Future, pending};
+use std::future::{Future, pending, poll_fn};
 use std::io;
 use std::marker::PhantomData;
 use std::net::{Shutdown, SocketAddr};
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -22,9 +23,9 @@ use super::support::A_WHILE;
 use crate::backend::{Duplex, Endpoint, TcpEndpoint};
 use crate::{
     BoundAddr, BufResult, ByteStream, Clock, ConnectOptions, Executor, HandOver, IoBuf, IoBufExt,
-    IoBufMut, IoBufMutExt, IoVec, OwnedRead, OwnedWrite, OwnedWriteExt, Panicked, Pool, PoolBuf,
-    Random, Runtime, ShutdownHandle, Slice, Tcp, TcpListener, TcpStream, coop, forward_runtime,
-    task,
+    IoBufMut, IoBufMutExt, IoVec, JoinHandle, OwnedRead, OwnedWrite, OwnedWriteExt, Panicked, Pool,
+    PoolBuf, Random, Runtime, ShutdownHandle, Slice, Tcp, TcpListener, TcpStream, coop,
+    forward_runtime, task,
 };
 
 /// The sentence that a canary breaks.
@@ -94,6 +95,12 @@ pub enum Defect {
     WaitsToRead,
     /// A task is polled by the call that starts it.
     PollsAtOnce,
+    /// An eager task waits for its turn.
+    PollsInTurn,
+    /// All eager tasks are polled at once, however many there are.
+    PollsUnbounded,
+    /// A read wakes the waker of its first poll.
+    KeepsTheFirstWaker,
     /// A task is dropped after its first poll.
     ForgetsTasks,
     /// Running tasks are dropped after the runtime has ended.
@@ -181,6 +188,10 @@ macro_rules! canaries {
             loses_clients: LosesClients => net::dropped_accept_loses_no_client,
             accepts_long_batches: AcceptsLongBatches => net::accept_lets_others_run,
             polls_at_once: PollsAtOnce => task::spawn_returns_before_the_task_runs,
+            polls_in_turn: PollsInTurn => task::spawn_eager_polls_the_task_at_once,
+            keeps_the_first_waker:
+                KeepsTheFirstWaker => task::an_eager_task_is_woken_by_what_it_waited_for_at_first,
+            polls_unbounded: PollsUnbounded => coop::eager_polls_have_a_bound,
             accepts_past_errors: AcceptsLongBatches => net::accept_yields_after_an_error,
             forgets_tasks: ForgetsTasks => task::a_task_goes_on_when_its_handle_is_dropped,
             blocks_when_polled: BlocksWhenPolled => task::blocking_closures_start_at_once,
@@ -348,7 +359,10 @@ impl<R: Runtime, D: HasDefect> OwnedRead for CanaryRead<R, D> {
         }
         let before = buf.buf_bytes().to_vec();
         let result;
-        BufResult(result, buf) = self.inner.read(buf).await;
+        BufResult(result, buf) = match D::DEFECT {
+            Defect::KeepsTheFirstWaker => with_its_first_waker(self.inner.read(buf)).await,
+            _ => self.inner.read(buf).await,
+        };
         match (D::DEFECT, &result) {
             (Defect::KeepsTheLength, &Ok(n)) => {
                 let mut bytes = buf.buf_bytes().to_vec();
@@ -384,6 +398,16 @@ impl<R: Runtime, D: HasDefect> OwnedRead for CanaryRead<R, D> {
             read => read,
         }
     }
+}
+
+/// Polls `future` with the waker of the first poll, whatever the waker of a later one is.
+async fn with_its_first_waker<F: Future>(future: F) -> F::Output {
+    let (mut future, mut first) = (pin!(future), None);
+    poll_fn(|cx| {
+        let waker = first.get_or_insert_with(|| cx.waker().clone());
+        future.as_mut().poll(&mut Context::from_waker(waker))
+    })
+    .await
 }
 
 impl<R: Runtime, D: HasDefect> Drop for CanaryRead<R, D> {
@@ -587,6 +611,24 @@ impl<R: Runtime, D: HasDefect> Executor for Canary<R, D> {
         let output = R::block_on(config, future);
         drop(TASKS.take());
         output
+    }
+
+    fn spawn_eager<F>(future: F) -> JoinHandle<F::Output>
+    where
+        F: Future<Output: 'static> + 'static,
+    {
+        match D::DEFECT {
+            Defect::PollsInTurn => Self::spawn(future),
+            Defect::PollsUnbounded => {
+                let spent = coop::spent_nanos();
+                coop::refill();
+                let task = task::spawn_eager::<Self, F>(future);
+                coop::refill();
+                coop::consume(spent);
+                task
+            }
+            _ => task::spawn_eager::<Self, F>(future),
+        }
     }
 
     fn spawn_detached(future: impl Future<Output = ()> + 'static) {

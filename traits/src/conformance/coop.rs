@@ -11,7 +11,7 @@ use super::support::{
     A_WHILE, SOON, connect, count_runs, echo, echoed, expect_at_least, first_polled, joined,
     listener, loopback, pair, pattern, scaled, soon,
 };
-use crate::coop::{self, POLL_BUDGET_NANOS};
+use crate::coop::{self, EAGER_BUDGET_NANOS, POLL_BUDGET_NANOS};
 use crate::{
     ACCEPT_BATCH_MAX, ByteStream, IoVec, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt, Pool,
     PoolConfig, Runtime, TcpListener, channel, shutdown_after,
@@ -268,6 +268,36 @@ pub async fn each_poll_begins_with_a_full_budget<R: Runtime>() {
     for task in tasks {
         joined::<R, _>("the end of the task", task).await;
         spend_all(); // also in a poll of the main future
+    }
+}
+
+/// "Once such polls have used up `EAGER_BUDGET_NANOS` within one poll of the caller, this is `spawn`." "The poll has a
+/// budget of its own, and leaves that of the caller as it is."
+pub async fn eager_polls_have_a_bound<R: Runtime>() {
+    const TASKS: u32 = 100;
+    R::sleep(A_WHILE).await; // the next poll starts with a full budget
+    for _ in 0..2 {
+        let polled = Rc::new(Cell::new(0));
+        let start = || {
+            let polled = Rc::clone(&polled);
+            R::spawn_eager(async move {
+                assert!(coop::has_budget(), "expected a budget of its own; seen: it is used up");
+                coop::consume(WORK_NANOS);
+                polled.set(polled.get() + 1);
+            })
+        };
+        let tasks: Vec<_> = (0..TASKS).map(|_| start()).collect();
+        let at_once = polled.get();
+        let polls_max = EAGER_BUDGET_NANOS / WORK_NANOS as u32 + 1;
+        assert!(
+            (1..=polls_max).contains(&at_once),
+            "expected 1 to {polls_max} of {TASKS} tasks to be polled at once; seen: {at_once}"
+        );
+        assert!(coop::has_budget(), "expected the budget of the caller to stay; seen: it is gone");
+        for task in tasks {
+            joined::<R, _>("the end of the task", task).await;
+        }
+        assert_eq!(polled.get(), TASKS, "the polls of the tasks in all");
     }
 }
 

@@ -354,12 +354,16 @@ macro_rules! __conformance_cases {
                 reads_let_io_run_once_the_budget_is_used_up
                 channels_let_io_run_once_the_budget_is_used_up
                 each_poll_begins_with_a_full_budget
+                eager_polls_have_a_bound
                 yield_if_exhausted_lets_io_run
                 yield_if_exhausted_is_ready_while_there_is_budget
             }
             future task {
                 a_task_returns_its_output
                 spawn_returns_before_the_task_runs
+                spawn_eager_polls_the_task_at_once
+                an_eager_task_is_woken_by_what_it_waited_for_at_first
+                a_panic_of_an_eager_poll_stays_in_its_task
                 a_task_goes_on_when_its_handle_is_dropped
                 a_panic_stays_in_its_task
                 a_panic_closes_what_the_task_held

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
+use std::num::NonZeroUsize;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -10,9 +11,13 @@ use std::thread;
 use std::time::Duration;
 
 use super::support::{
-    A_WHILE, SOON, echo, echoed, expect_at_least, expect_closed, joined, pair, soon,
+    A_WHILE, SOON, connect, echo, echoed, expect_at_least, expect_closed, joined, listener,
+    loopback, pair, read_to_end, scaled, soon,
 };
-use crate::{JoinError, Runtime, select};
+use crate::{
+    Deadline, JoinError, OwnedRead, OwnedWriteExt, Pool, PoolConfig, Runtime, StopSignal,
+    TcpListener, channel, select,
+};
 
 /// "Waits for the output of a task."
 pub async fn a_task_returns_its_output<R: Runtime>() {
@@ -32,6 +37,113 @@ pub async fn spawn_returns_before_the_task_runs<R: Runtime>() {
     assert_eq!(runs.get(), 0, "the runs of the task when `spawn` returns");
     joined::<R, _>("the task", task).await;
     assert_eq!(runs.get(), 1, "the runs of the task in all");
+}
+
+/// `spawn_eager` "also polls the task once before it returns". Only once, and not again if it is done.
+pub async fn spawn_eager_polls_the_task_at_once<R: Runtime>() {
+    for is_done_at_once in [false, true] {
+        let runs = Rc::new(Cell::new(0));
+        let task = R::spawn_eager({
+            let runs = Rc::clone(&runs);
+            async move {
+                runs.set(1);
+                if !is_done_at_once {
+                    R::sleep(Duration::ZERO).await;
+                    runs.set(2);
+                }
+                runs.get()
+            }
+        });
+        assert_eq!(runs.get(), 1, "how far the task is when `spawn_eager` returns");
+        let expected = if is_done_at_once { 1 } else { 2 };
+        assert_eq!(joined::<R, _>("the task", task).await, expected, "its output");
+    }
+}
+
+/// "The runtime polls it again in its turn": whatever the task waited for in its first poll wakes it afterwards.
+pub async fn an_eager_task_is_woken_by_what_it_waited_for_at_first<R: Runtime>() {
+    let (mut listener, addr) = listener::<R>(loopback());
+    let (mut a, mut b) = pair::<R>().await;
+    let (mut pooled_a, mut pooled_b) = pair::<R>().await;
+    let (mut full_a, mut full_b) = pair::<R>().await;
+    let (sender, mut receiver) = channel(NonZeroUsize::MIN);
+    let (stop, stopped) = (StopSignal::new(), Rc::new(Cell::new(false)));
+    let slow = R::spawn(R::sleep(A_WHILE));
+    let tasks = [
+        ("a sleep", R::spawn_eager(R::sleep(A_WHILE))),
+        ("a sleep of zero", R::spawn_eager(R::sleep(Duration::ZERO))),
+        ("a deadline", R::spawn_eager(deadline(A_WHILE))),
+        ("another task", R::spawn_eager(async { slow.await.expect("it does not panic") })),
+        (
+            "a blocking closure",
+            R::spawn_eager(async {
+                R::spawn_blocking(|| thread::sleep(A_WHILE)).await.expect("it does not panic");
+            }),
+        ),
+        (
+            "a value of a channel",
+            R::spawn_eager(async move {
+                assert_eq!(receiver.receive::<R>().await, Some(7));
+            }),
+        ),
+        (
+            "the stop signal",
+            R::spawn_eager({
+                let (stop, stopped) = (stop.clone(), Rc::clone(&stopped));
+                async move {
+                    stop.stopped().await;
+                    stopped.set(true);
+                }
+            }),
+        ),
+        ("a client", R::spawn_eager(async move { listener.accept().await.map(drop).unwrap() })),
+        (
+            "a read",
+            R::spawn_eager(async move {
+                let read = b.read(Vec::with_capacity(8)).await.into_result();
+                assert_eq!(read.expect("expected to read").0, 1, "the bytes that were sent");
+            }),
+        ),
+        (
+            "a pooled read",
+            R::spawn_eager(async move {
+                let pool = Pool::new(PoolConfig::default());
+                let read = pooled_b.read_pooled(&pool).await.expect("expected to read");
+                assert_eq!(&*read, b"x", "the bytes that were sent");
+            }),
+        ),
+        (
+            "a write",
+            R::spawn_eager(async move {
+                let bytes = vec![0x5a; scaled(16 << 20)]; // more than all buffers on the path hold
+                full_b.write_all(bytes).await.into_result().expect("expected to write");
+            }),
+        ),
+    ];
+    R::sleep(A_WHILE).await; // all tasks were polled twice
+    assert!(!stopped.get(), "expected the task to wait; seen: it is done");
+    for client in [&mut a, &mut pooled_a] {
+        client.write_all("x").await.into_result().expect("expected to write");
+    }
+    stop.stop();
+    sender.send::<R>(7).await.expect("the receiver lives");
+    let _client = connect::<R>(addr).await;
+    // Until the task has written everything, and has dropped its end.
+    drop(R::spawn(async move { drop(read_to_end(&mut full_a).await) }));
+    for (what, task) in tasks {
+        joined::<R, _>(&format!("a task that waited for {what}"), task).await;
+    }
+}
+
+async fn deadline(left: Duration) {
+    let mut deadline = Deadline::new();
+    poll_fn(|cx| {
+        if !deadline.is_set() {
+            deadline.set(left, cx.waker());
+        }
+        deadline.poll_passed(cx)
+    })
+    .await;
 }
 
 /// "The task continues when the handle is dropped."
@@ -68,6 +180,18 @@ pub async fn a_panic_stays_in_its_task<R: Runtime>() {
         assert_eq!(panicked.message(), format!("on purpose, round {round}"));
         let answer = soon::<R, _>("the neighbour", echoed(&mut a, b"still there?"));
         assert_eq!(answer.await, b"still there?");
+    }
+}
+
+/// "If it panics, the handle returns `JoinError::Panicked`", also if that is in the poll of `spawn_eager`, which returns.
+pub async fn a_panic_of_an_eager_poll_stays_in_its_task<R: Runtime>() {
+    for round in 0..3 {
+        let panicking = R::spawn_eager(async move { assert!(round > 9, "on purpose, {round}") });
+        let outcome = soon::<R, _>("the panic", panicking).await;
+        let Err(JoinError::Panicked(panicked)) = outcome else {
+            panic!("expected the handle to return `JoinError::Panicked`; seen: {outcome:?}");
+        };
+        assert_eq!(panicked.message(), format!("on purpose, {round}"));
     }
 }
 

@@ -10,6 +10,7 @@
 //! | [`compressed`]: compressing a message at the fastest level | 2,000 | 5 |
 //! | [`compressed_piece`]: compressing a piece of a long message | 500 | 5 |
 //! | [`tls_records`]: encrypting or decrypting TLS records | 400 each | 1/2 |
+//! | [`tls_handshake`]: the key exchange and the signature of a TLS handshake, or their verification | 80,000 | – |
 //! | [`tls_read`]: reading bytes that are already decrypted | 200 | – |
 //! | [`sink_message`]: counting a message over TCP | 8 | – |
 //! | [`source_message`]: generating a message over TCP; per byte that is copied | 12 | 1/8 |
@@ -68,6 +69,12 @@ pub const fn compressed_piece(bytes: usize) -> u64 {
 #[inline]
 pub const fn tls_records(records: usize, bytes: usize) -> u64 {
     records as u64 * 400 + bytes as u64 / 2
+}
+
+/// The key exchange and the signature of a TLS handshake, by elliptic curves. With RSA it is several times as much.
+#[inline]
+pub const fn tls_handshake() -> u64 {
+    80_000
 }
 
 /// Reading bytes that are already decrypted.
