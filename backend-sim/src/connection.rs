@@ -328,6 +328,13 @@ impl Core {
         Ok(connection.ends[socket.side as usize].addr)
     }
 
+    /// Whether [`close`](Self::close) would not reset the connection now.
+    pub(crate) fn drops_cleanly(&self, socket: Socket) -> bool {
+        let connection = self.connections.get(socket.connection);
+        connection
+            .is_none_or(|connection| connection.ends[socket.side as usize].incoming.arrived == 0)
+    }
+
     /// The stream is dropped. Its bytes in flight still arrive. If bytes were unread, the connection is reset (RFC
     /// 2525 2.17).
     pub(crate) fn close(&mut self, socket: Socket) {

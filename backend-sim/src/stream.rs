@@ -228,6 +228,10 @@ impl ShutdownTarget for StreamEnd {
         self.with(|core, socket| core.shut_down(socket, how));
     }
 
+    fn drops_cleanly(&self) -> bool {
+        self.with(|core, socket| core.drops_cleanly(socket)).unwrap_or(false)
+    }
+
     fn abort(&self) {
         self.with(Core::abort);
     }

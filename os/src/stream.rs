@@ -11,7 +11,7 @@ use owned_io::{
     BufResult, Clock, IoBuf, IoBufMut, IoVec, OwnedRead, OwnedWrite, Pool, PoolBuf, ShutdownHandle,
 };
 
-use crate::{abort, connect, shutdown, try_write};
+use crate::{abort, connect, shutdown, try_peek, try_write};
 
 /// A TCP socket, and how its runtime reads and writes. Both halves of a [`Stream`] share it.
 ///
@@ -152,6 +152,12 @@ impl<S: Socket> ShutdownTarget for Shared<S> {
     fn shutdown(&self, how: Shutdown) {
         // It fails only when the connection is gone. Then there is nothing to shut down.
         let _ = shutdown(self.socket.as_fd(), how);
+    }
+
+    fn drops_cleanly(&self) -> bool {
+        // close(2) resets a connection with unread bytes (RFC 2525 section 2.17, `__tcp_close` in net/ipv4/tcp.c). The end
+        // of the stream does not count, and after an error nothing is left to lose.
+        !try_peek(self.socket.as_fd()).unwrap_or(false)
     }
 
     fn abort(&self) {

@@ -44,7 +44,7 @@
 //!
 //! | the connection ends | the wait for the client | by |
 //! |---|---|---|
-//! | a WebSocket: both have sent their close frame, nothing came with the client's behind it, and no ping waits for its pong | none: the client has no more to send. What has arrived is read | `read_driver.rs` of `owned-io-websocket` |
+//! | a WebSocket: both have sent their close frame, nothing came with the client's behind it, and no ping waits for its pong | none: the client has no more to send. The connection is closed. If something has arrived, it is shut down and read before | `read_driver.rs` of `owned-io-websocket` |
 //! | any other close of a WebSocket, or a failure that the client is told with a close code | `--linger-seconds` | the same, `incoming.rs` of the bridge |
 //! | the last HTTP answer, for example a refusal | `--linger-seconds`, or 1 MiB of what the client still sends | `connection/end.rs` of `owned-io-http` |
 //! | HTTP: 408, an idle connection, and one that waits for its client when the drain begins | none: nothing is read any more | the same |

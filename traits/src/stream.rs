@@ -145,6 +145,19 @@ impl ShutdownHandle {
         }
     }
 
+    /// Whether dropping the connection now ends it as a shutdown of the write side would: the peer reads what was
+    /// written, and then the end of the stream.
+    ///
+    /// It is for a protocol that ends the connection first, and saves it the shutdown. False while received bytes are
+    /// unread: the drop would reset the connection, and the peer might lose what was written last. False as well over a
+    /// transport that has more to send before it ends, such as TLS, and once the connection was dropped. A write that is
+    /// pending is lost in any case.
+    ///
+    /// Bytes that arrive after the call and before the drop cause a reset as well. So drop both halves at once.
+    pub fn drops_cleanly(&self) -> bool {
+        self.target.upgrade().is_some_and(|target| target.drops_cleanly())
+    }
+
     /// Resets the connection at once.
     ///
     /// Written bytes that have not reached the peer are discarded, and so are received bytes that were not
@@ -203,6 +216,12 @@ impl fmt::Debug for ShutdownHandle {
 pub trait ShutdownTarget: 'static {
     /// See [`ShutdownHandle::shutdown`]. Ignore errors.
     fn shutdown(&self, how: Shutdown);
+
+    /// See [`ShutdownHandle::drops_cleanly`]. Without an implementation it is false: then protocols shut the connection
+    /// down, and read to the end.
+    fn drops_cleanly(&self) -> bool {
+        false
+    }
 
     /// See [`ShutdownHandle::abort`]. It must not wait for operations that hold the descriptor, as close(2)
     /// with a zero `SO_LINGER` would. Ignore errors.

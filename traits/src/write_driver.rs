@@ -111,6 +111,12 @@ impl<J: 'static, D: 'static> WriteDriver<J, D> {
         self.is_busy = true;
     }
 
+    /// Takes the future out, and with it the write half. Drop it where the driver is not borrowed: the drop may wake the
+    /// halves. The driver must not be [busy](Self::is_busy), and a job that is started later never ends.
+    pub fn take_work(&mut self) -> Pin<Box<dyn Future<Output = Infallible>>> {
+        mem::replace(&mut self.task, Box::pin(std::future::pending()))
+    }
+
     /// Whether a job has started or [progressed](JobSlot::progress) since the last call.
     pub fn take_progress(&self) -> bool {
         self.slot.0.has_progressed.take()

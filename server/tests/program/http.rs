@@ -125,6 +125,49 @@ fn a_connection_serves_requests_until_one_is_the_last() {
     }
 }
 
+/// It must not (RFC 6455 section 5.5.1). It reads the server's close frame all the same, whether the server has read its
+/// bytes, has closed before they came, or closes in between.
+#[test]
+fn a_websocket_that_sends_behind_its_close_frame_reads_the_servers() {
+    const CLOSE: &[u8] = b"\x88\x82\0\0\0\0\x03\xe8";
+    for runtime in RUNTIMES {
+        let server = Server::start(runtime, &["--http", "127.0.0.1:0", "--linger-seconds", "1"]);
+        for round in 0..40 {
+            let mut stream = server.connect(0);
+            let request = "GET /echo HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n\
+                Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+            stream.write_all(request.as_bytes()).unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                head.extend(byte);
+            }
+            stream.write_all(CLOSE).unwrap();
+            let begun = Instant::now();
+            for _ in 0..50 {
+                // A reset, once the server has closed.
+                if stream.write_all(b"x").is_err() {
+                    break;
+                }
+                thread::sleep(Duration::from_micros(round * 5));
+            }
+            let _ = stream.shutdown(Shutdown::Write); // the server may read to the end
+            let mut answer = [0; 4];
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(&answer, b"\x88\x02\x03\xe8", "{runtime}");
+            let rest = stream.read(&mut answer);
+            let is_over = match &rest {
+                Ok(n) => *n == 0,
+                Err(error) => error.kind() == ErrorKind::ConnectionReset,
+            };
+            assert!(is_over, "{runtime}: {rest:?} behind the close frame");
+            assert!(begun.elapsed() < Duration::from_secs(10), "{runtime}: a late end");
+        }
+    }
+}
+
 /// An upgrade behind other requests, with frames behind it, in one segment.
 #[test]
 fn a_websocket_may_follow_other_requests() {

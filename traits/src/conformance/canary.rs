@@ -87,6 +87,8 @@ pub enum Defect {
     ClosesWithOneHalf,
     /// The shutdown handle does nothing.
     IgnoresShutdown,
+    /// The shutdown handle says that a drop is clean, whatever is unread.
+    SaysDropIsClean,
     /// A dropped accept loses a client.
     LosesClients,
     /// A listener accepts a hundred clients in one batch, whatever errors there are.
@@ -180,6 +182,7 @@ macro_rules! canaries {
             ignores_closed_connection: IgnoresClosedConnection => io::shutdown_reports_a_closed_connection,
             leaks_streams: LeaksStreams => net::a_dropped_stream_closes,
             closes_with_one_half: ClosesWithOneHalf => net::dropping_both_halves_closes,
+            says_drop_is_clean: SaysDropIsClean => net::a_drop_is_clean_if_it_is_said_to_be,
             ignores_shutdown: IgnoresShutdown => cancel::shutdown_handle_ends_a_pending_read,
             ignores_shutdown_of_reads:
                 IgnoresShutdown => cancel::shutdown_handle_ends_later_reads_too,
@@ -513,11 +516,20 @@ impl<R: Runtime, D: HasDefect> Endpoint for CanaryWrite<R, D> {
         struct NoTarget;
         impl crate::backend::ShutdownTarget for NoTarget {
             fn shutdown(&self, _how: Shutdown) {}
+            fn drops_cleanly(&self) -> bool {
+                true
+            }
             fn abort(&self) {}
         }
         if D::DEFECT == Defect::IgnoresShutdown {
             let no_target: std::rc::Weak<NoTarget> = std::rc::Weak::new();
             return ShutdownHandle::new(no_target);
+        }
+        if D::DEFECT == Defect::SaysDropIsClean {
+            let target = Rc::new(NoTarget);
+            let weak: std::rc::Weak<NoTarget> = Rc::downgrade(&target);
+            LEAKED.with_borrow_mut(|leaked| leaked.push(Box::new(target)));
+            return ShutdownHandle::new(weak);
         }
         self.handle.clone()
     }

@@ -218,6 +218,7 @@ macro_rules! __conformance_cases {
                 accept_recovers_from_exhausted_descriptors
                 accept_yields_while_descriptors_are_exhausted
                 the_first_read_of_a_connection_is_tried_at_once
+                a_connection_without_unread_bytes_drops_cleanly
                 idle_connections_cost_no_cpu
                 a_flood_does_not_delay_timers
                 a_reset_is_an_error
@@ -316,6 +317,7 @@ macro_rules! __conformance_cases {
                 a_dropped_stream_closes
                 dropping_both_halves_closes
                 a_peer_that_drops_unread_bytes_resets
+                a_drop_is_clean_if_it_is_said_to_be
             }
             future cancel {
                 shutdown_handle_ends_a_pending_read

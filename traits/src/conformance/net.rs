@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use super::support::{
     A_WHILE, SOON, accept_and_expect_yields, connect, count_runs, echo, echoed, expect_closed,
-    expect_error, expect_pending, listener, loopback, pair, reset_stream, soon, within,
+    expect_error, expect_pending, listener, loopback, pair, read_to_end, reset_stream, soon,
+    within,
 };
 use crate::{
-    ACCEPT_BATCH_MAX, AddrError, ByteStream, ConnectOptions, OwnedRead, OwnedWrite, OwnedWriteExt,
-    Runtime, TcpListener, TcpStream,
+    ACCEPT_BATCH_MAX, AddrError, ByteStream, ConnectOptions, OwnedRead, OwnedReadExt, OwnedWrite,
+    OwnedWriteExt, Runtime, TcpListener, TcpStream,
 };
 
 /// "The address, with the real port."
@@ -375,7 +376,7 @@ pub async fn dropping_both_halves_closes<R: Runtime>() {
     R::sleep(A_WHILE).await;
     write.write_all("still open").await.into_result().unwrap();
     let (mut b_read, b_write) = b.into_split();
-    let received = crate::OwnedReadExt::read_exact(&mut b_read, Vec::with_capacity(10), 10).await;
+    let received = OwnedReadExt::read_exact(&mut b_read, Vec::with_capacity(10), 10).await;
     assert_eq!(received.into_result().unwrap().1, b"still open");
     drop((write, b_write));
     expect_closed::<R>(&mut b_read).await;
@@ -389,6 +390,32 @@ pub async fn a_peer_that_drops_unread_bytes_resets<R: Runtime>() {
     drop(b);
     let read = soon::<R, _>("the reset", a.read(Vec::with_capacity(8)));
     expect_error(read.await.0, ErrorKind::ConnectionReset);
+}
+
+/// `drops_cleanly`: "The peer reads what was written, and then the end of the stream. False while received bytes are
+/// unread." It may always be false.
+pub async fn a_drop_is_clean_if_it_is_said_to_be<R: Runtime>() {
+    for is_unread in [false, true] {
+        let (mut a, mut b) = pair::<R>().await;
+        a.write_all("to be read").await.into_result().unwrap();
+        R::sleep(A_WHILE).await;
+        if !is_unread {
+            b.read_exact(Vec::with_capacity(10), 10).await.into_result().unwrap();
+        }
+        b.write_all("last").await.into_result().unwrap();
+        let handle = b.shutdown_handle();
+        let is_clean = handle.drops_cleanly();
+        assert!(
+            !(is_clean && is_unread),
+            "expected no clean drop while bytes are unread; seen: it is said to be one"
+        );
+        drop(b);
+        assert!(!handle.drops_cleanly(), "expected false after the drop; seen: true");
+        if is_clean {
+            let read = soon::<R, _>("the end of the stream", read_to_end(&mut a)).await;
+            assert_eq!(read, b"last", "the bytes that were written before the drop");
+        }
+    }
 }
 
 /// Panics unless the text of `error` contains `addr`.

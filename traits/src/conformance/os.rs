@@ -144,6 +144,26 @@ pub fn the_first_read_of_a_connection_is_tried_at_once<R: Runtime>(config: &R::C
     });
 }
 
+/// On kernel sockets a drop is clean as soon as everything is read, whether or not the peer has ended its side.
+pub fn a_connection_without_unread_bytes_drops_cleanly<R: Runtime>(config: &R::Config) {
+    run::<R, _>(config, async {
+        for has_peer_ended in [false, true] {
+            let (mut a, mut b) = pair::<R>().await;
+            let handle = b.shutdown_handle();
+            assert!(handle.drops_cleanly(), "expected a clean drop of a new connection");
+            a.write_all("x").await.into_result().unwrap();
+            if has_peer_ended {
+                a.shutdown().await.unwrap();
+            }
+            R::sleep(A_WHILE).await;
+            assert!(!handle.drops_cleanly(), "expected no clean drop while a byte is unread");
+            let BufResult(read, _) = b.read(Vec::with_capacity(8)).await;
+            assert_eq!(read.unwrap(), 1, "the bytes that were sent");
+            assert!(handle.drops_cleanly(), "expected a clean drop once the byte is read");
+        }
+    });
+}
+
 /// Idle connections use no CPU time.
 pub fn idle_connections_cost_no_cpu<R: Runtime>(config: &R::Config) {
     run::<R, _>(config, async {

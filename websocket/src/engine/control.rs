@@ -20,7 +20,7 @@ use crate::{CloseCode, CloseFrame, Misuse, ProtocolError, StreamConfig, Timeout,
 /// waits for no answer. From then on the sender refuses data. Data of the peer may still arrive.
 /// Then, when everything is written:
 ///
-/// - a server shuts the stream down once the state is [`Closed`](State::Closed);
+/// - a server ends the stream once the state is [`Closed`](State::Closed);
 /// - a client whose connection has not failed waits for the server to do so, until
 ///   [`handle_timeout`](Self::handle_timeout) fails.
 #[repr(C)] // the fields that each message uses come first, in as few cache lines as possible

@@ -41,7 +41,8 @@ impl<H: OwnedRead> Incoming<H> {
     /// Waits for the next message. Returns `None` once the connection has closed normally (RFC 6455
     /// section 7), and on every later call. A client first waits until the server has ended the
     /// stream. A server does not wait for the client's end, unless something came with the client's
-    /// close frame, behind it, or a ping is not answered.
+    /// close frame, behind it, or a ping is not answered. It drops the connection, even while the
+    /// halves are kept.
     ///
     /// A message in one frame that fits the pool's buffers is borrowed from the buffer it was
     /// received in: nothing is copied or allocated. Other messages are assembled in one buffer,

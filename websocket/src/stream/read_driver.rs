@@ -19,7 +19,9 @@ use crate::engine::State;
 macro_rules! read_with_upkeep {
     ($driver:expr, $method:ident($($argument:expr),*)) => {{
         $driver.is_reading = true;
-        let mut reading = std::pin::pin!($driver.half.$method($($argument),*));
+        let mut reading = std::pin::pin!(
+            $driver.half.as_mut().expect("reads end before it is dropped").$method($($argument),*)
+        );
         let shared = &*$driver.shared;
         let result =
             std::future::poll_fn(|cx| poll_with_upkeep(shared, reading.as_mut(), cx)).await;
@@ -32,7 +34,8 @@ pub(super) use read_with_upkeep;
 /// The read half of a connection. While a read waits, the driver sends control frames and watches
 /// the timers.
 pub(super) struct ReadDriver<H> {
-    pub(super) half: H,
+    /// None once the connection was dropped, after the closing handshake.
+    pub(super) half: Option<H>,
     pool: Pool,
     pub(super) shared: Rc<Shared>,
     phase: Phase,
@@ -50,7 +53,7 @@ enum Phase {
 
 impl<H: OwnedRead> ReadDriver<H> {
     pub(super) fn new(half: H, pool: Pool, shared: Rc<Shared>) -> Self {
-        Self { half, pool, shared, phase: Phase::Open, is_reading: false }
+        Self { half: Some(half), pool, shared, phase: Phase::Open, is_reading: false }
     }
 
     /// Returns `None` while reads may bring more, and otherwise the result of the last `receive`.
@@ -146,11 +149,32 @@ impl<H: OwnedRead> ReadDriver<H> {
     /// A client waits for its server, which ends the stream first (RFC 6455 section 7.1.1). A server
     /// waits only for a peer that may send more: one that has sent something behind its close frame,
     /// or owes a pong.
+    ///
+    /// Otherwise a server drops the connection if nothing is unread and the transport needs no more
+    /// to end. That sends the end of the stream behind the close frame. If something is unread, the
+    /// peer has sent it behind its close frame, which it must not (section 5.5.1). A drop would
+    /// reset the connection then, so it is read first.
+    ///
+    /// What such a peer sends later is answered by a reset, as it would be after a shutdown of both
+    /// directions (RFC 1122 section 4.2.2.13; `tcp_rcv_state_process` in net/ipv4/tcp_input.c). The
+    /// close frame was sent before. A peer on Linux still reads it: a reset leaves what has arrived
+    /// in its queue, and the error comes behind that (`tcp_recvmsg_locked` in net/ipv4/tcp.c).
+    /// Others may lose it (RFC 9112 section 9.6).
     pub(super) async fn close(&mut self, has_unread: bool) {
         self.phase = Phase::Ended(None);
         let may_send = has_unread || self.shared.control.has_unanswered_ping();
-        if self.shared.is_server() && !may_send && self.flush().await.is_ok() {
-            self.shared.shut_down(); // reads return what has arrived, and then the end
+        if self.shared.is_server() && !may_send {
+            self.shared.hold_end(true);
+            let is_flushed = self.flush().await.is_ok();
+            if is_flushed && self.shared.connection.drops_cleanly() {
+                self.half = None;
+                self.shared.drop_write_half();
+                return;
+            }
+            self.shared.hold_end(false);
+            if self.flush().await.is_ok() {
+                self.shared.shut_down(); // reads return what has arrived, and then the end
+            }
         }
         self.linger().await;
     }

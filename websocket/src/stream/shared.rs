@@ -35,6 +35,9 @@ pub(super) struct Shared {
     is_server: bool,
     /// Whether our side of the stream has ended, or a job that ends it is running.
     is_write_ended: Cell<bool>,
+    /// Whether our side of the stream stays open although the connection is over. The half that receives decides how to
+    /// end it.
+    is_end_held: Cell<bool>,
     /// Whether `subscriptions` has any. Each batch looks at this.
     pub(super) has_subscriptions: Cell<bool>,
     pub(super) control: Control,
@@ -78,6 +81,7 @@ impl Shared {
             timer: RefCell::new(LazyTimer::new(Direction::Read)),
             is_server,
             is_write_ended: Cell::new(false),
+            is_end_held: Cell::new(false),
             has_subscriptions: Cell::new(false),
             account,
             subscriptions: Subscriptions::default(),
@@ -279,6 +283,18 @@ impl Shared {
         }
     }
 
+    /// While it is held, no flush ends our side of the stream.
+    pub(super) fn hold_end(&self, is_held: bool) {
+        self.is_end_held.set(is_held);
+    }
+
+    /// Drops the half that writes. Everything is written.
+    pub(super) fn drop_write_half(&self) {
+        self.is_write_ended.set(true);
+        let half = self.writer.borrow_mut().take_work();
+        drop(half); // nothing is borrowed any more
+    }
+
     /// Shuts the connection down in both directions, at once.
     pub(super) fn shut_down(&self) {
         self.connection.shutdown(Shutdown::Both);
@@ -314,6 +330,7 @@ impl Shared {
         }
         let is_ended = self.control.state() == State::Closed
             && (self.is_server || self.control.failure().is_some())
+            && !self.is_end_held.get()
             && !self.queue.borrow().is_compressing();
         (is_ended && !self.is_write_ended.replace(true)).then_some(Job::Shutdown)
     }

@@ -3,7 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use owned_io::{Clock, Executor, MemoryBudget, OwnedRead, OwnedWriteExt, Pool, PoolConfig};
+use owned_io::{
+    ByteStream, Clock, Executor, MemoryBudget, OwnedRead, OwnedWriteExt, Pool, PoolConfig,
+};
 use owned_io_sim::{Sim, SimStream, pipe};
 use owned_io_websocket::handshake::{Key, Offer};
 use owned_io_websocket::stream::{Buffers, WebSocket, accept, connect};
@@ -49,8 +51,19 @@ pub(crate) async fn raw_client(
     buffers: Buffers,
     first: &[u8],
 ) -> (Socket, SimStream) {
-    let (a, mut raw) = pipe();
-    let accepted = Sim::spawn(async move { accept::<Sim, _>(a, &buffers, config).await });
+    let (a, raw) = pipe();
+    raw_client_over(a, raw, config, buffers, first).await
+}
+
+/// The same over a transport of the server whose other end is `raw`.
+pub(crate) async fn raw_client_over<S: ByteStream>(
+    transport: S,
+    mut raw: SimStream,
+    config: Config,
+    buffers: Buffers,
+    first: &[u8],
+) -> (WebSocket<S>, SimStream) {
+    let accepted = Sim::spawn(async move { accept::<Sim, _>(transport, &buffers, config).await });
     let mut bytes = request();
     bytes.extend_from_slice(first);
     raw.write_all(bytes).await.into_result().unwrap();
