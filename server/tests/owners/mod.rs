@@ -4,7 +4,6 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
 
 /// The bytes that the server has allocated on this thread, and nobody has freed.
 pub(crate) fn server_bytes() -> isize {
@@ -19,10 +18,14 @@ pub(crate) fn with_owner<T>(is_server: bool, f: impl FnOnce() -> T) -> T {
     output
 }
 
-/// Runs `future`. What it allocates is the server's, or is not.
-pub(crate) async fn owned_by_server<F: Future>(is_server: bool, future: F) -> F::Output {
-    let mut future = pin!(future);
-    poll_fn(|cx| with_owner(is_server, || future.as_mut().poll(cx))).await
+/// Runs `future`. What it allocates is the server's, or is not. So is the future itself, boxed: as the argument of an
+/// asynchronous function it would count twice.
+pub(crate) fn owned_by_server<F: Future>(
+    is_server: bool,
+    future: F,
+) -> impl Future<Output = F::Output> {
+    let mut future = with_owner(is_server, || Box::pin(future));
+    poll_fn(move |cx| with_owner(is_server, || future.as_mut().poll(cx)))
 }
 
 struct Owners;
