@@ -28,6 +28,7 @@
 //! may send it for a page of another site.
 
 use std::borrow::Cow;
+use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -86,63 +87,67 @@ const BRIDGE_BYTES_SPARE: usize = 2 * 1024 * 1024;
 /// # Errors
 /// Errors of the handshake and of the service.
 pub async fn serve<R: Runtime>(stream: impl ByteStream, ctx: &Context) -> Result<(), Error> {
-    let Resources { pattern, limits, metrics, .. } = &*ctx.worker;
-    let (traffic, source) = (&metrics.traffic, &metrics.traffic.source_websocket);
     // Futures that few connections need, or need only at first, are boxed, so that each connection is smaller.
     #[cfg(feature = "tungstenite")]
     if let Some(growth) = ctx.worker.websockets.engine.growth() {
         return Box::pin(serve_bridged::<R>(stream, ctx, growth)).await;
     }
-    let opening = Box::pin(open::<R, _>(stream, ctx));
-    let Some((WebSocket { mut incoming, mut outgoing }, service)) = opening.await? else {
-        return Ok(());
-    };
-    // Each service is a future of its own that owns the socket, in memory of its own size. So the future of the
-    // connection has no space for the largest of them. A block, because the argument of a function takes its space twice.
+    match Box::pin(open::<R, _>(stream, ctx)).await? {
+        Some(serving) => serving.await,
+        None => Ok(()),
+    }
+}
+
+/// A service of a WebSocket, in memory of its own size. So the future of the connection has no space for the largest
+/// service.
+type Serving<'c> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'c>>;
+
+/// Begins the service of a WebSocket, which owns the socket. A block for each, because the argument of a function takes its
+/// space twice.
+fn serve_socket<R: Runtime, S: ByteStream>(
+    socket: WebSocket<S>,
+    service: SocketService,
+    ctx: &Context,
+) -> Serving<'_> {
+    let Resources { pattern, limits, metrics, .. } = &*ctx.worker;
+    let (traffic, source) = (&metrics.traffic, &metrics.traffic.source_websocket);
+    let WebSocket { mut incoming, mut outgoing } = socket;
     match service {
         SocketService::Echo => {
             let flow = &traffic.echo_websocket;
-            Box::pin(async move { websocket::echo(&mut incoming, &mut outgoing, flow).await }).await
+            Box::pin(async move { websocket::echo(&mut incoming, &mut outgoing, flow).await })
         }
         SocketService::EchoByApplication => {
             Box::pin(async move { application::echo::<R>(&mut incoming, &mut outgoing, ctx).await })
-                .await
         }
         SocketService::Sink => {
             let flow = &traffic.sink_websocket;
-            Box::pin(async move { websocket::sink(&mut incoming, &mut outgoing, flow).await }).await
+            Box::pin(async move { websocket::sink(&mut incoming, &mut outgoing, flow).await })
         }
-        SocketService::Source(messages) => {
-            let serving = async move {
-                let (incoming, outgoing) = (&mut incoming, &mut outgoing);
-                websocket::source::<R>(incoming, outgoing, messages, pattern, source).await
-            };
-            Box::pin(serving).await
-        }
+        SocketService::Source(messages) => Box::pin(async move {
+            let (incoming, outgoing) = (&mut incoming, &mut outgoing);
+            websocket::source::<R>(incoming, outgoing, messages, pattern, source).await
+        }),
         SocketService::Fetch => {
             let bytes_max = limits.message_bytes_max;
-            let serving = async move {
+            Box::pin(async move {
                 let (incoming, outgoing) = (&mut incoming, &mut outgoing);
                 websocket::fetch::<R>(incoming, outgoing, bytes_max, pattern, source).await
-            };
-            Box::pin(serving).await
+            })
         }
         SocketService::Iggy => {
             let serving =
                 async move { iggy::serve_websocket::<R>(&mut incoming, &mut outgoing, ctx).await };
-            Box::pin(serving).await
+            Box::pin(serving)
         }
-        SocketService::Tail(mut tail) => {
-            let serving = async move {
-                let handle = outgoing.close_handle();
-                // An error: the WebSocket is closing already.
-                let close = move |frame: CloseFrame<'_>| {
-                    let _ = handle.close(frame);
-                };
-                tail::serve::<R>(&mut incoming, &mut outgoing, close, &mut tail, ctx).await
+        SocketService::Tail(mut tail) => Box::pin(async move {
+            let handle = outgoing.close_handle();
+            // An error: the WebSocket is closing already.
+            let close = move |frame: CloseFrame<'_>| {
+                let _ = handle.close(frame);
             };
-            Box::pin(serving).await
-        }
+            tail::serve::<R>(&mut incoming, &mut outgoing, close, &mut tail, ctx).await
+        }),
     }
 }
 
@@ -186,11 +191,11 @@ async fn serve_bridged<R: Runtime>(
     }
 }
 
-/// Answers requests until one is upgraded. Returns the WebSocket and its service.
+/// Answers requests until one is upgraded. Returns the service of the WebSocket.
 async fn open<R: Runtime, S: ByteStream>(
     stream: S,
     ctx: &Context,
-) -> Result<Option<(WebSocket<S>, SocketService)>, Error> {
+) -> Result<Option<Serving<'_>>, Error> {
     let Resources { websockets, limits, .. } = &*ctx.worker;
     let config = websocket_config(websockets.deflate, *limits, QUEUE_BYTES_SPARE);
     let Some(upgrading) = read_upgrade::<R, _>(stream, ctx, &config).await? else {
@@ -200,7 +205,7 @@ async fn open<R: Runtime, S: ByteStream>(
     let Parts { stream, buffers, received, head_bytes } = parts;
     let socket = acceptance.open::<R, _>(stream, received, head_bytes, buffers, config).await?;
     ctx.connection.set_close_method(CloseMethod::WebSocket(socket.outgoing.close_handle()));
-    Ok(Some((socket, service)))
+    Ok(Some(serve_socket::<R, _>(socket, service, ctx)))
 }
 
 /// A connection that is being upgraded to a service.
