@@ -67,9 +67,9 @@ impl Shared {
         connection: ShutdownHandle,
         config: StreamConfig,
     ) -> Self {
-        let writer = WriteDriver::new(|slot| write_each(half, slot));
+        let mut writer = WriteDriver::new(|slot| write_each(half, slot));
         let account = engine.memory.account().clone();
-        account.wake_when_evicted(writer.waker().clone());
+        account.wake_when_evicted(writer.lasting_waker().clone());
         let new = Self {
             engine: RefCell::new(engine),
             writer: RefCell::new(writer),

@@ -73,16 +73,17 @@ impl Shared {
         clock: ClockFns,
         close_timeout: Duration,
     ) -> Self {
-        let writer = WriteDriver::new(|slot| write_records(half, slot));
+        let mut writer = WriteDriver::new(|slot| write_records(half, slot));
         let account = session.account().clone();
-        account.wake_when_evicted(writer.waker().clone());
+        let waker = writer.lasting_waker().clone();
+        account.wake_when_evicted(waker.clone());
         Self {
             session: RefCell::new(session),
             buffers,
             account,
             clock,
             close_timeout,
-            waker: writer.waker().clone(),
+            waker,
             writer: RefCell::new(writer),
             connection,
             is_read_shut: Cell::new(false),

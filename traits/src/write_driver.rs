@@ -1,13 +1,16 @@
 //! [`WriteDriver`]: a write that both halves of a connection can drive.
 
+mod tasks;
+
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::{io, mem};
+
+use tasks::Tasks;
 
 /// Executes one write job at a time, in a separate future that owns the write half.
 ///
@@ -42,15 +45,10 @@ use std::{io, mem};
 pub struct WriteDriver<J, D> {
     task: Pin<Box<dyn Future<Output = Infallible>>>,
     slot: JobSlot<J, D>,
+    tasks: Tasks,
     is_busy: bool,
     /// Whether each half waits for the current job.
     is_awaited: [bool; 2],
-    /// Copies of the halves' wakers in `wakers`. They avoid the lock while the tasks of the halves stay the
-    /// same.
-    registered: [Option<Waker>; 2],
-    wakers: Arc<Wakers>,
-    /// Wakes `wakers`.
-    waker: Waker,
 }
 
 /// The half that waits for a job.
@@ -72,13 +70,6 @@ struct SlotState<J, D> {
     has_progressed: Cell<bool>,
 }
 
-/// Wakes both halves. They may wait in the same task, in different tasks, or not at all.
-#[derive(Default)]
-struct Wakers {
-    /// Only the first, if both wake the same task.
-    halves: Mutex<[Option<Waker>; 2]>,
-}
-
 impl<J: 'static, D: 'static> WriteDriver<J, D> {
     /// Creates a driver. `work` takes each job from the slot and executes it.
     pub fn new<F>(work: impl FnOnce(JobSlot<J, D>) -> F) -> Self
@@ -87,15 +78,12 @@ impl<J: 'static, D: 'static> WriteDriver<J, D> {
     {
         let (job, done, has_progressed) = (Cell::new(None), Cell::new(None), Cell::new(false));
         let slot = Rc::new(SlotState { job, done, has_progressed });
-        let wakers = Arc::<Wakers>::default();
         Self {
             task: Box::pin(work(JobSlot(Rc::clone(&slot)))),
             slot: JobSlot(slot),
+            tasks: Tasks::new(),
             is_busy: false,
             is_awaited: [false; 2],
-            registered: [None, None],
-            waker: Waker::from(Arc::clone(&wakers)),
-            wakers,
         }
     }
 
@@ -126,7 +114,13 @@ impl<J: 'static, D: 'static> WriteDriver<J, D> {
     #[inline(always)]
     pub fn poll(&mut self, direction: Direction, cx: &Context<'_>) -> Poll<D> {
         self.register(direction, cx); // before the poll, which may wake it at once
-        let done = self.poll_task();
+        self.poll_registered(direction)
+    }
+
+    /// Like [`poll`](Self::poll), for a half whose task was [registered](Self::register) just before.
+    #[inline(always)]
+    pub fn poll_registered(&mut self, direction: Direction) -> Poll<D> {
+        let done = self.poll_job();
         self.is_awaited[direction as usize] = done.is_pending();
         if done.is_ready() {
             self.wake_awaiting();
@@ -137,7 +131,7 @@ impl<J: 'static, D: 'static> WriteDriver<J, D> {
     /// Drives the current job for a task that does not wait for it, and registers no task. The halves that were
     /// registered before are woken when the job can continue.
     pub fn drive(&mut self) -> Poll<D> {
-        let done = self.poll_task();
+        let done = self.poll_job();
         if done.is_ready() {
             self.wake_awaiting();
         }
@@ -145,8 +139,9 @@ impl<J: 'static, D: 'static> WriteDriver<J, D> {
     }
 
     #[inline(always)]
-    fn poll_task(&mut self) -> Poll<D> {
-        let Poll::Pending = self.task.as_mut().poll(&mut Context::from_waker(&self.waker));
+    fn poll_job(&mut self) -> Poll<D> {
+        let waker = self.tasks.waker();
+        let Poll::Pending = self.task.as_mut().poll(&mut Context::from_waker(waker));
         match self.slot.0.done.take() {
             Some(done) => {
                 self.is_busy = false;
@@ -160,34 +155,31 @@ impl<J: 'static, D: 'static> WriteDriver<J, D> {
     #[inline(always)]
     fn wake_awaiting(&mut self) {
         for half in [Direction::Read, Direction::Write] {
-            let is_awaited = mem::take(&mut self.is_awaited[half as usize]);
-            if is_awaited && let Some(waker) = &self.registered[half as usize] {
-                waker.wake_by_ref();
+            if mem::take(&mut self.is_awaited[half as usize]) {
+                self.tasks.wake(half);
             }
         }
     }
 
     /// Registers the task of a half. It is woken when the current job can continue, and by
-    /// [`waker`](Self::waker).
+    /// [`waker`](Self::waker). Returns whether that is another waker now: one that was passed on before does not wake
+    /// this task.
     #[inline]
-    pub fn register(&mut self, direction: Direction, cx: &Context<'_>) {
-        let registered = &self.registered[direction as usize];
-        if !registered.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
-            self.update_waker(direction, cx.waker());
-        }
+    pub fn register(&mut self, direction: Direction, cx: &Context<'_>) -> bool {
+        self.tasks.register(direction, cx.waker())
     }
 
-    /// Wakes the registered tasks of both halves. Later registrations count too.
+    /// Wakes the registered tasks of both halves. If there are two, later registrations count too, and otherwise another
+    /// waker may be needed for them, see [`register`](Self::register).
     pub const fn waker(&self) -> &Waker {
-        &self.waker
+        self.tasks.waker()
     }
 
-    #[cold]
-    fn update_waker(&mut self, direction: Direction, waker: &Waker) {
-        self.registered[direction as usize] = Some(waker.clone());
-        let [read, write] = &self.registered;
-        let is_same = read.as_ref().zip(write.as_ref()).is_some_and(|(a, b)| a.will_wake(b));
-        *self.wakers.lock() = [read.clone(), write.clone().filter(|_| !is_same)];
+    /// Makes [`waker`](Self::waker) one that stays the same, so that all later registrations count. That takes some memory
+    /// for each connection.
+    pub fn lasting_waker(&mut self) -> &Waker {
+        self.tasks.share();
+        self.tasks.waker()
     }
 }
 
@@ -217,23 +209,6 @@ impl<J, D> JobSlot<J, D> {
 impl<J, D> std::fmt::Debug for JobSlot<J, D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("JobSlot").finish_non_exhaustive()
-    }
-}
-
-impl Wakers {
-    fn lock(&self) -> MutexGuard<'_, [Option<Waker>; 2]> {
-        self.halves.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Wake for Wakers {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        let halves = self.lock().clone();
-        halves.into_iter().flatten().for_each(Waker::wake);
     }
 }
 

@@ -11,12 +11,14 @@ use crate::ProtocolError;
 use crate::engine::State;
 
 /// A lazy timer: it may fire early, and then rearms. Messages do not reset it, and nothing reads
-/// the clock before it fires. It wakes both halves.
+/// the clock before it fires. It wakes the tasks of both halves, as far as they are registered.
 pub(super) struct LazyTimer {
     direction: Direction,
     deadline: Deadline,
     /// What `deadline` is set for.
     armed: Option<Instant>,
+    /// The [version](Shared::waker_version) of the waker that `deadline` has.
+    waker_version: u32,
     /// Whether `armed` fires no later than the next known deadline.
     is_current: bool,
     /// Whether a deadline has passed and the connection was ended.
@@ -26,7 +28,8 @@ pub(super) struct LazyTimer {
 impl LazyTimer {
     pub(super) fn new(direction: Direction) -> Self {
         let deadline = Deadline::new();
-        Self { direction, deadline, armed: None, is_current: false, has_timed_out: false }
+        let (is_current, has_timed_out) = (false, false);
+        Self { direction, deadline, armed: None, waker_version: 0, is_current, has_timed_out }
     }
 
     /// A deadline may have moved to an earlier time. The next poll computes it again.
@@ -48,14 +51,22 @@ impl LazyTimer {
     pub(super) fn poll(&mut self, shared: &Shared) -> Poll<()> {
         // On an open connection deadlines only move away, unless `recheck` or `recheck_by` was
         // called.
-        if self.is_current && !self.deadline.has_passed() && shared.control.state() == State::Open {
+        if self.is_current
+            && self.waker_version == shared.waker_version.get()
+            && !self.deadline.has_passed()
+            && shared.control.state() == State::Open
+        {
             return Poll::Pending;
         }
         self.poll_slow(shared)
     }
 
     fn poll_slow(&mut self, shared: &Shared) -> Poll<()> {
-        let Shared { control, clock, .. } = shared;
+        let Shared { control, clock, waker_version, .. } = shared;
+        if self.waker_version != waker_version.get() {
+            self.waker_version = waker_version.get();
+            self.disarm();
+        }
         self.is_current = true;
         while !self.has_timed_out {
             let due = match self.direction {

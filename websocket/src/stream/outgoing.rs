@@ -192,7 +192,7 @@ impl Outgoing {
                 let mut waiting = pin!(self.shared.wait_to_send());
                 poll_fn(|cx| {
                     // So that a close or an eviction ends the wait.
-                    self.shared.writer.borrow_mut().register(Direction::Write, cx);
+                    self.shared.register_task(Direction::Write, cx);
                     waiting.as_mut().poll(cx)
                 })
                 .await;

@@ -228,7 +228,7 @@ pub(super) fn poll_with_upkeep<F: Future>(
         if let Poll::Ready(output) = operation.as_mut().poll(cx) {
             return Poll::Ready(output);
         }
-        shared.writer.borrow_mut().register(Direction::Read, cx);
+        shared.register_task(Direction::Read, cx);
         ready!(shared.timer.borrow_mut().poll(shared));
     }
 }

@@ -28,6 +28,8 @@ pub(super) struct Shared {
     pub(super) clock: ClockFns,
     /// Why nothing can be written any more.
     write_error: Cell<Option<StickyError>>,
+    /// How often the waker of `writer` has changed. Timers have copies of it.
+    pub(super) waker_version: Cell<u32>,
     /// The wait for memory of the half that sends, from a refusal until a message is queued. Most connections never have
     /// one.
     send_wait: RefCell<Option<Box<MemoryWait>>>,
@@ -69,7 +71,6 @@ impl Shared {
         is_server: bool,
     ) -> Self {
         let writer = WriteDriver::new(|slot| write_batches(half, slot));
-        account.wake_when_evicted(writer.waker().clone());
         Self {
             receive_wait: OnceCell::new(),
             send_wait: RefCell::new(None),
@@ -83,6 +84,7 @@ impl Shared {
             is_write_ended: Cell::new(false),
             is_end_held: Cell::new(false),
             has_subscriptions: Cell::new(false),
+            waker_version: Cell::new(0),
             account,
             subscriptions: Subscriptions::default(),
             write_error: Cell::new(None),
@@ -162,7 +164,10 @@ impl Shared {
                 writer.start(job);
             }
             let polled = match task {
-                Some((direction, cx)) => writer.poll(direction, cx),
+                Some((direction, cx)) => {
+                    self.register(&mut writer, direction, cx); // before the poll, which may wake it at once
+                    writer.poll_registered(direction)
+                }
                 None => writer.drive(),
             };
             let Poll::Ready(Done { result, batch }) = polled else {
@@ -186,6 +191,26 @@ impl Shared {
         }
     }
 
+    /// Registers the task of a half, which waits. It is woken when a write can continue, by a timer, by
+    /// a close or by an eviction.
+    #[inline]
+    pub(super) fn register_task(&self, direction: Direction, cx: &Context<'_>) {
+        self.register(&mut self.writer.borrow_mut(), direction, cx);
+    }
+
+    #[inline]
+    fn register(&self, writer: &mut WriteDriver, direction: Direction, cx: &Context<'_>) {
+        if writer.register(direction, cx) {
+            self.handle_new_waker(writer);
+        }
+    }
+
+    #[cold]
+    fn handle_new_waker(&self, writer: &WriteDriver) {
+        self.waker_version.set(self.waker_version.get().wrapping_add(1));
+        self.account.wake_when_evicted(writer.waker().clone());
+    }
+
     /// Compresses the long message until it is queued.
     #[cold]
     fn poll_compression(
@@ -194,7 +219,7 @@ impl Shared {
         direction: Direction,
         cx: &Context<'_>,
     ) -> Poll<()> {
-        writer.register(direction, cx);
+        self.register(writer, direction, cx);
         let sleep = self.clock.sleep;
         self.queue.borrow_mut().poll_compression(&self.control, sleep, writer.waker())
     }
