@@ -73,7 +73,7 @@ impl Shared {
         clock: ClockFns,
         close_timeout: Duration,
     ) -> Self {
-        let mut writer = WriteDriver::new(|slot| write_records(half, slot));
+        let mut writer = WriteDriver::with_half(half, &buffers, write_records);
         let account = session.account().clone();
         let waker = writer.lasting_waker().clone();
         account.wake_when_evicted(waker.clone());
@@ -264,9 +264,11 @@ impl ShutdownTarget for Shared {
     }
 }
 
-async fn write_records(mut half: impl OwnedWrite, slot: JobSlot<Job, Done>) -> Infallible {
+/// Executes jobs, each with the half that comes with it.
+async fn write_records<H: OwnedWrite>(slot: JobSlot<(H, Job), (H, Done)>) -> Infallible {
     loop {
-        slot.finish(match slot.next().await {
+        let (mut half, job) = slot.next().await;
+        let done = match job {
             Job::Write(records) => {
                 // One write is usually enough, and cheaper than `write_all`.
                 let BufResult(written, records) = half.write(records).await;
@@ -280,6 +282,7 @@ async fn write_records(mut half: impl OwnedWrite, slot: JobSlot<Job, Done>) -> I
                 Done::Written(result, records.into_inner())
             }
             Job::Shutdown => Done::Shutdown(half.shutdown().await),
-        });
+        };
+        slot.finish((half, done));
     }
 }

@@ -1,15 +1,17 @@
 //! [`WriteDriver`]: a write that both halves of a connection can drive.
 
+mod job_loop;
 mod tasks;
 
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::{io, mem};
 
+use crate::Buffers;
+use job_loop::{Borrower, JobLoop, JobRunner};
 use tasks::Tasks;
 
 /// Executes one write job at a time, in a separate future that owns the write half.
@@ -42,9 +44,10 @@ use tasks::Tasks;
 /// # Ok::<(), io::Error>(())
 /// # }).unwrap();
 /// ```
+///
+/// With [`with_half`](Self::with_half), an idle connection has no such future.
 pub struct WriteDriver<J, D> {
-    task: Pin<Box<dyn Future<Output = Infallible>>>,
-    slot: JobSlot<J, D>,
+    runner: Box<dyn JobRunner<J, D>>,
     tasks: Tasks,
     is_busy: bool,
     /// Whether each half waits for the current job.
@@ -76,15 +79,49 @@ impl<J: 'static, D: 'static> WriteDriver<J, D> {
     where
         F: Future<Output = Infallible> + 'static,
     {
-        let (job, done, has_progressed) = (Cell::new(None), Cell::new(None), Cell::new(false));
-        let slot = Rc::new(SlotState { job, done, has_progressed });
-        Self {
-            task: Box::pin(work(JobSlot(Rc::clone(&slot)))),
-            slot: JobSlot(slot),
-            tasks: Tasks::new(),
-            is_busy: false,
-            is_awaited: [false; 2],
-        }
+        Self::with_runner(Box::new(JobLoop::new(work)))
+    }
+
+    /// Creates a driver whose future is there only during a job. Drivers of the same `work`, and of the same `buffers`,
+    /// share such futures: after a job, the next driver with one uses the future again. So `work` does not keep `half`.
+    /// It gets the half with each job, and returns it with the result.
+    ///
+    /// `work` is a function, or a closure that captures nothing.
+    ///
+    /// ```
+    /// use std::convert::Infallible;
+    /// use std::io;
+    /// use owned_io::backend::{JobSlot, WriteDriver};
+    /// use owned_io::{Buffers, OwnedWrite, OwnedWriteExt};
+    ///
+    /// type Slot<H> = JobSlot<(H, Vec<u8>), (H, io::Result<()>)>;
+    ///
+    /// async fn work<H: OwnedWrite>(slot: Slot<H>) -> Infallible {
+    ///     loop {
+    ///         let (mut half, job) = slot.next().await;
+    ///         let written = half.write_all(job).await.into_result();
+    ///         slot.finish((half, written.map(drop)));
+    ///     }
+    /// }
+    ///
+    /// fn driver(
+    ///     half: impl OwnedWrite + 'static,
+    ///     buffers: &Buffers,
+    /// ) -> WriteDriver<Vec<u8>, io::Result<()>> {
+    ///     WriteDriver::with_half(half, buffers, work)
+    /// }
+    /// ```
+    pub fn with_half<H, W, F>(half: H, buffers: &Buffers, work: W) -> Self
+    where
+        H: 'static,
+        W: Fn(JobSlot<(H, J), (H, D)>) -> F + 'static,
+        F: Future<Output = Infallible> + 'static,
+    {
+        Self::with_runner(Box::new(Borrower::new(half, buffers.extension(), work)))
+    }
+
+    fn with_runner(runner: Box<dyn JobRunner<J, D>>) -> Self {
+        Self { runner, tasks: Tasks::new(), is_busy: false, is_awaited: [false; 2] }
     }
 
     /// Whether a job is unfinished.
@@ -94,8 +131,7 @@ impl<J: 'static, D: 'static> WriteDriver<J, D> {
 
     /// Starts a job. Call it only if the driver is not [busy](Self::is_busy), and [`poll`](Self::poll) afterwards.
     pub fn start(&mut self, job: J) {
-        self.slot.0.job.set(Some(job));
-        self.slot.0.has_progressed.set(true);
+        self.runner.start(job);
         self.is_busy = true;
     }
 
@@ -107,7 +143,7 @@ impl<J: 'static, D: 'static> WriteDriver<J, D> {
 
     /// Whether a job has started or [progressed](JobSlot::progress) since the last call.
     pub fn take_progress(&self) -> bool {
-        self.slot.0.has_progressed.take()
+        self.runner.take_progress()
     }
 
     /// Waits for the current job, and drives it.
@@ -140,15 +176,9 @@ impl<J: 'static, D: 'static> WriteDriver<J, D> {
 
     #[inline(always)]
     fn poll_job(&mut self) -> Poll<D> {
-        let waker = self.tasks.waker();
-        let Poll::Pending = self.task.as_mut().poll(&mut Context::from_waker(waker));
-        match self.slot.0.done.take() {
-            Some(done) => {
-                self.is_busy = false;
-                Poll::Ready(done)
-            }
-            None => Poll::Pending,
-        }
+        let done = self.runner.poll(&mut Context::from_waker(self.tasks.waker()));
+        self.is_busy &= done.is_pending();
+        done
     }
 
     /// Wakes the halves that wait for the job that is done.
@@ -190,6 +220,28 @@ impl<J, D> std::fmt::Debug for WriteDriver<J, D> {
 }
 
 impl<J, D> JobSlot<J, D> {
+    fn new() -> Self {
+        let (job, done, has_progressed) = (Cell::new(None), Cell::new(None), Cell::new(false));
+        Self(Rc::new(SlotState { job, done, has_progressed }))
+    }
+
+    fn handle(&self) -> Self {
+        Self(Rc::clone(&self.0))
+    }
+
+    fn start(&self, job: J) {
+        self.0.job.set(Some(job));
+        self.0.has_progressed.set(true);
+    }
+
+    fn take_done(&self) -> Option<D> {
+        self.0.done.take()
+    }
+
+    fn take_progress(&self) -> bool {
+        self.0.has_progressed.take()
+    }
+
     /// Waits for the next job.
     pub async fn next(&self) -> J {
         poll_fn(|_| self.0.job.take().map_or(Poll::Pending, Poll::Ready)).await
@@ -228,5 +280,89 @@ impl From<&io::Error> for StickyError {
 impl From<StickyError> for io::Error {
     fn from(StickyError { os_error, kind }: StickyError) -> Self {
         os_error.map_or_else(|| kind.into(), Self::from_raw_os_error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{MemoryBudget, Pool, PoolConfig};
+
+    /// A half whose writes wait until it is true.
+    type Gate = Rc<Cell<bool>>;
+
+    thread_local! {
+        /// How many futures were created.
+        static CREATED: Cell<u32> = const { Cell::new(0) };
+    }
+
+    async fn work(slot: JobSlot<(Gate, u8), (Gate, u8)>) -> Infallible {
+        loop {
+            let (gate, job) = slot.next().await;
+            poll_fn(|_| if gate.get() { Poll::Ready(()) } else { Poll::Pending }).await;
+            slot.finish((gate, job));
+        }
+    }
+
+    fn driver(buffers: &Buffers) -> (WriteDriver<u8, u8>, Gate) {
+        let gate = Gate::default();
+        let counted = |slot| {
+            CREATED.set(CREATED.get() + 1);
+            work(slot)
+        };
+        (WriteDriver::with_half(Rc::clone(&gate), buffers, counted), gate)
+    }
+
+    fn buffers() -> Buffers {
+        Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(0))
+    }
+
+    #[test]
+    fn drivers_use_one_future_after_the_other() {
+        let buffers = buffers();
+        let [(mut first, first_gate), (mut second, second_gate)] =
+            [(); 2].map(|()| driver(&buffers));
+        first_gate.set(true);
+        second_gate.set(true);
+        for job in 0..3 {
+            for driver in [&mut first, &mut second] {
+                driver.start(job);
+                assert_eq!(driver.drive(), Poll::Ready(job));
+                assert!(!driver.is_busy());
+            }
+        }
+        assert_eq!(CREATED.get(), 1);
+    }
+
+    #[test]
+    fn drivers_that_are_busy_at_once_have_a_future_each() {
+        let buffers = buffers();
+        let mut drivers = [1, 2, 3].map(|job| (driver(&buffers), job));
+        for ((driver, _), job) in &mut drivers {
+            driver.start(*job);
+            assert!(driver.drive().is_pending());
+            assert!(driver.take_progress() && !driver.take_progress());
+        }
+        assert_eq!(CREATED.get(), 3);
+        for ((driver, gate), job) in &mut drivers {
+            assert!(driver.drive().is_pending() && driver.is_busy());
+            gate.set(true);
+            assert_eq!(driver.drive(), Poll::Ready(*job));
+        }
+    }
+
+    #[test]
+    fn a_future_that_was_dropped_during_a_job_is_not_used_again() {
+        let buffers = buffers();
+        let (mut dropped, gate) = driver(&buffers);
+        dropped.start(1);
+        assert!(dropped.drive().is_pending());
+        drop(dropped);
+        assert_eq!(Rc::strong_count(&gate), 1, "the half is gone");
+        let (mut next, gate) = driver(&buffers);
+        gate.set(true);
+        next.start(2);
+        assert_eq!(next.drive(), Poll::Ready(2));
+        assert_eq!(CREATED.get(), 2);
     }
 }

@@ -114,12 +114,19 @@ impl Endpoint for Recorder {
 
 /// A server whose writes are recorded, and the peer, whose writes it receives.
 async fn recorded() -> (WebSocket<Duplex<SimReadHalf, Recorder>>, Rc<Record>, SimStream) {
+    recorded_with(&buffers()).await
+}
+
+/// The same, with buffers that connections may share.
+async fn recorded_with(
+    buffers: &Buffers,
+) -> (WebSocket<Duplex<SimReadHalf, Recorder>>, Rc<Record>, SimStream) {
     let (near, mut far) = pipe();
     far.write_all(request()).await.into_result().unwrap();
     let (read, inner) = near.into_split();
     let record = Rc::<Record>::default();
     let stream = Duplex::new(read, Recorder { record: Rc::clone(&record), inner });
-    let server = accept::<Sim, _>(stream, &buffers(), Config::default()).await.unwrap();
+    let server = accept::<Sim, _>(stream, buffers, Config::default()).await.unwrap();
     record.clear();
     (server, record, far)
 }
@@ -327,9 +334,10 @@ fn an_idle_subscriber_is_small_and_a_delivery_allocates_for_all_at_once() {
     const SUBSCRIBERS: isize = 500;
     owned_io_sim::block_on(async {
         let topic = topic();
+        let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(64 << 20));
         let (mut outgoings, mut rest) = (Vec::new(), Vec::new());
         for _ in 0..SUBSCRIBERS {
-            let (server, record, peer) = recorded().await;
+            let (server, record, peer) = recorded_with(&buffers).await;
             let WebSocket { mut incoming, outgoing } = server;
             drop(Sim::spawn(async move { while let Ok(Some(_)) = incoming.receive().await {} }));
             record.writes.borrow_mut().reserve(100);

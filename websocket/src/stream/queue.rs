@@ -95,6 +95,10 @@ impl Queue {
         }
     }
 
+    pub(super) const fn buffers(&self) -> &Buffers {
+        &self.buffers
+    }
+
     pub(super) fn queued_bytes(&self) -> usize {
         let compressed = self.deflater.as_ref().map_or(0, |deflater| deflater.compressed_bytes());
         self.sender.queued_bytes() + compressed

@@ -70,7 +70,7 @@ impl Shared {
         account: MemoryAccount,
         is_server: bool,
     ) -> Self {
-        let writer = WriteDriver::new(|slot| write_batches(half, slot));
+        let writer = WriteDriver::with_half(half, queue.buffers(), write_batches);
         Self {
             receive_wait: OnceCell::new(),
             send_wait: RefCell::new(None),

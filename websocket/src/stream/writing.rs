@@ -21,16 +21,16 @@ pub(super) struct Done {
     pub(super) batch: Option<Batch>,
 }
 
-/// Like `write_all` and `write_all_vectored`, but reports each write. It is one function, because
-/// that makes an idle connection smaller, whose writer waits for its first job.
+/// Like `write_all` and `write_all_vectored`, but reports each write. Each job comes with the half that
+/// it is for. It is one function, because each future around another adds its part to every poll.
 #[expect(clippy::manual_async_fn, reason = "an async function keeps its arguments twice")]
-pub(super) fn write_batches(
-    mut half: impl OwnedWrite,
-    slot: JobSlot<Job, Done>,
+pub(super) fn write_batches<H: OwnedWrite>(
+    slot: JobSlot<(H, Job), (H, Done)>,
 ) -> impl Future<Output = Infallible> {
     async move {
         loop {
-            let (result, batch) = match slot.next().await {
+            let (mut half, job) = slot.next().await;
+            let (result, batch) = match job {
                 Job::Write(Batch::Single(buf)) => {
                     let BufResult(mut written, mut buf) = half.write(buf).await;
                     let mut at = 0;
@@ -93,7 +93,7 @@ pub(super) fn write_batches(
                 }
                 Job::Shutdown => (half.shutdown().await, None),
             };
-            slot.finish(Done { result, batch });
+            slot.finish((half, Done { result, batch }));
         }
     }
 }
