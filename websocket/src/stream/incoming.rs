@@ -218,7 +218,7 @@ impl<H: OwnedRead> Incoming<H> {
                 Ok(ReceiveStatus::Piece(located)) => return Ok(Some(located)),
                 Ok(ReceiveStatus::NeedsRead) => {
                     self.driver.watch_message();
-                    let read = match self.receive_buffer.read_target() {
+                    let read = match self.receive_buffer.read_target(&self.driver.shared) {
                         Ok(ReadTarget::Pooled) => {
                             self.driver.read_pooled().await.map(|buf| self.receive_buffer.put(buf))
                         }
@@ -241,12 +241,12 @@ impl<H: OwnedRead> Incoming<H> {
                 Ok(ReceiveStatus::OutOfMemory) => Box::pin(self.driver.wait_for_memory()).await,
                 Ok(ReceiveStatus::Closed) => {
                     let has_unread = self.receive_buffer.has_unread();
-                    self.receive_buffer.clear();
+                    self.receive_buffer.clear(&self.driver.shared);
                     Box::pin(self.driver.close(has_unread)).await;
                     return Ok(None);
                 }
                 Err(error) => {
-                    self.receive_buffer.clear();
+                    self.receive_buffer.clear(&self.driver.shared);
                     return Err(Box::pin(self.driver.fail(error)).await);
                 }
             }
@@ -263,7 +263,7 @@ impl<H: OwnedRead> Incoming<H> {
             }
             ReserveError::Fatal(error) => {
                 let failure = self.driver.shared.control.fail(error);
-                self.receive_buffer.clear();
+                self.receive_buffer.clear(&self.driver.shared);
                 Err(self.driver.fail(failure).await)
             }
         }
@@ -274,7 +274,7 @@ impl<H: OwnedRead> Incoming<H> {
         self.driver.shared.stop_waiting_to_receive();
         let handled = self.driver.handle_read(read);
         if self.driver.is_ended() {
-            self.receive_buffer.clear();
+            self.receive_buffer.clear(&self.driver.shared);
         }
         handled
     }

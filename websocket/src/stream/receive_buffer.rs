@@ -3,39 +3,43 @@
 use std::ops::Range;
 
 use owned_io::coop::{self, cost};
-use owned_io::{IoBufMutExt, MemoryAccount, PoolBuf, Spare};
+use owned_io::{IoBufMutExt, PoolBuf, Spare};
 
 use super::assembly::{Assembly, ReserveError};
 use super::compression::{InflateProgress, Inflater};
 use super::partial_frame::PartialFrame;
 use super::shared::Shared;
-use super::{Buffers, Message, Received};
+use super::{Message, Received};
 use crate::close::PeerClose;
 use crate::engine::{Decoded, Event, Piece, Receiver};
 use crate::{CloseFrame, MessageKind, ProtocolError};
 
 /// Bytes that were read and not yet consumed, and the message that is being assembled.
 ///
-/// Between two reads it holds no buffer of the pool. A partially received frame is in
-/// `partial_frame` or in `assembly`.
+/// Between two reads it holds no buffer of the pool. A partially received frame is in `parts`.
 pub(super) struct ReceiveBuffer {
     receiver: Receiver,
-    buffers: Buffers,
-    account: MemoryAccount,
     buf: Option<PoolBuf>,
     /// The number of consumed bytes of `buf`. A consumed buffer is released when more is asked for.
     consumed_bytes: usize,
-    /// Comes before the unconsumed part of `buf`.
-    partial_frame: PartialFrame,
-    assembly: Option<Assembly>,
-    /// A decoded piece that the assembly has not taken completely.
-    pending: Option<LocatedPiece>,
+    /// What is needed for messages that do not arrive whole. It is kept from the first of them on, so
+    /// that the others need no allocation. Most connections never have one.
+    parts: Option<Box<Parts>>,
     /// How many bytes the current frame lacks, if it arrives in pieces. None of them is in `buf`.
     frame_bytes_left: usize,
     /// The peer's close frame, once it has arrived.
     peer_close: Option<Box<PeerClose>>,
     /// `None`: messages are not compressed.
     inflater: Option<Box<Inflater>>,
+}
+
+/// Parts of messages and frames.
+struct Parts {
+    /// Comes before the unconsumed part of the receive buffer.
+    frame: PartialFrame,
+    assembly: Option<Assembly>,
+    /// A decoded piece that the assembly has not taken completely.
+    pending: Option<LocatedPiece>,
 }
 
 /// The outcome of looking for the next message or piece.
@@ -64,7 +68,7 @@ pub(super) struct LocatedPiece {
 enum Location {
     /// This range of `buf`.
     Buffer(Range<usize>),
-    /// This range of `partial_frame`.
+    /// This range of the partial frame.
     PartialFrame(Range<usize>),
     /// The whole assembly. `was_lent`: a transport may have changed the bytes since they were
     /// checked.
@@ -89,21 +93,12 @@ const DIRECT_BYTES_MAX: usize = 256 * 1024;
 const DIRECT_BYTES_MIN: usize = 16 * 1024;
 
 impl ReceiveBuffer {
-    pub(super) fn new(
-        receiver: Receiver,
-        buffers: Buffers,
-        account: MemoryAccount,
-        inflater: Option<Box<Inflater>>,
-    ) -> Self {
+    pub(super) const fn new(receiver: Receiver, inflater: Option<Box<Inflater>>) -> Self {
         Self {
             receiver,
-            buffers,
             buf: None,
             consumed_bytes: 0,
-            partial_frame: PartialFrame::new(&account),
-            account,
-            assembly: None,
-            pending: None,
+            parts: None,
             frame_bytes_left: 0,
             peer_close: None,
             inflater,
@@ -119,13 +114,11 @@ impl ReceiveBuffer {
         }
         match self.assembled(shared)? {
             // The first piece was handed out, and nothing of the rest has been decompressed.
-            Some(assembled) if !assembled.first => self.assembly = None,
+            Some(assembled) if !assembled.first => self.drop_assembly(),
             Some(assembled) if assembled.last => return Ok(ReceiveStatus::Piece(assembled)),
             _ => {}
         }
-        if self.assembly.is_none()
-            && self.pending.is_none()
-            && self.partial_frame.is_empty()
+        if self.parts.as_ref().is_none_or(|parts| parts.is_empty())
             && let Some(buf) = &mut self.buf
             && let Some((kind, payload)) =
                 self.receiver.decode_whole(&shared.control, &mut buf[self.consumed_bytes..])
@@ -152,13 +145,13 @@ impl ReceiveBuffer {
                 ReceiveStatus::Piece(piece) => {
                     // The first piece was handed out. Compressed pieces are decompressed all the
                     // same, because later messages may refer to them.
-                    let is_skipped = !piece.first && self.assembly.is_none();
+                    let is_skipped = !piece.first && self.assembly().is_none();
                     if is_skipped && !piece.compressed {
                         continue;
                     }
                     let next = self.assemble(shared, piece)?;
                     if is_skipped {
-                        self.assembly = None;
+                        self.drop_assembly();
                     }
                     match next {
                         ReceiveStatus::Piece(located) if located.first && located.last => {
@@ -176,7 +169,7 @@ impl ReceiveBuffer {
     /// Looks for a piece of a message. The first piece may be what was assembled already.
     pub(super) fn next_piece(&mut self, shared: &Shared) -> Result<ReceiveStatus, ProtocolError> {
         if let Some(assembled) = self.assembled(shared)?
-            && (assembled.last || self.assembly.as_ref().is_some_and(|assembly| assembly.len() > 0))
+            && (assembled.last || self.assembly().is_some_and(|assembly| assembly.len() > 0))
         {
             self.pending_is_not_first();
             return Ok(ReceiveStatus::Piece(assembled));
@@ -187,12 +180,13 @@ impl ReceiveBuffer {
         };
         if !piece.compressed {
             // The assembly is empty. What follows this piece must not be taken for the message.
-            if let Some(empty) = self.assembly.take() {
+            if let Some(empty) = self.assembly() {
                 piece.first = empty.is_from_first();
+                self.drop_assembly();
             }
             return Ok(ReceiveStatus::Piece(piece));
         }
-        match (self.assemble(shared, piece)?, &self.assembly) {
+        match (self.assemble(shared, piece)?, self.assembly()) {
             // What has been decompressed so far is a piece as well.
             (ReceiveStatus::BudgetExhausted | ReceiveStatus::OutOfMemory, Some(assembly))
                 if assembly.len() > 0 =>
@@ -234,14 +228,17 @@ impl ReceiveBuffer {
     #[inline]
     pub(super) fn piece(&mut self, located: LocatedPiece) -> Piece<'_> {
         let LocatedPiece { kind, location, first, last, .. } = located;
+        let frame_bytes_left = self.frame_bytes_left;
         let payload = match location {
             Location::Buffer(range) => &mut self.buf.as_deref_mut().unwrap_or_default()[range],
-            Location::PartialFrame(range) => &mut self.partial_frame.bytes_mut()[range],
+            Location::PartialFrame(range) => {
+                let frame = self.parts.as_mut().map(|parts| parts.frame.bytes_mut());
+                &mut frame.unwrap_or_default()[range]
+            }
             Location::Assembly { .. } => {
-                self.assembly.as_mut().map(Assembly::hand_out).unwrap_or_default()
+                self.assembly_mut().map(Assembly::hand_out).unwrap_or_default()
             }
         };
-        let frame_bytes_left = self.frame_bytes_left;
         Piece { kind, compressed: false, payload, first, last, frame_bytes_left }
     }
 
@@ -250,9 +247,11 @@ impl ReceiveBuffer {
     }
 
     /// Releases all memory. Nothing is received any more.
-    pub(super) fn clear(&mut self) {
-        (self.buf, self.consumed_bytes, self.assembly, self.pending) = (None, 0, None, None);
-        self.partial_frame.clear(&self.buffers);
+    pub(super) fn clear(&mut self, shared: &Shared) {
+        (self.buf, self.consumed_bytes) = (None, 0);
+        if let Some(mut parts) = self.parts.take() {
+            parts.frame.clear(&shared.buffers());
+        }
     }
 
     /// Whether bytes were read and not consumed.
@@ -260,20 +259,31 @@ impl ReceiveBuffer {
         self.buf.as_ref().is_some_and(|buf| self.consumed_bytes < buf.len())
     }
 
-    /// Where the next read puts its bytes. Releases the buffer, which is consumed or moves to
-    /// `partial_frame`.
+    /// Where the next read puts its bytes. Releases the buffer, which is consumed or moves to the
+    /// partial frame.
     ///
     /// Follow it with [`put`](Self::put) or [`lend_direct`](Self::lend_direct).
-    pub(super) fn read_target(&mut self) -> Result<ReadTarget, ReserveError> {
-        if let Some(buf) = self.buf.as_ref().filter(|buf| self.consumed_bytes < buf.len()) {
-            self.partial_frame.begin(&buf[self.consumed_bytes..], &self.receiver, &self.buffers)?;
-        }
-        (self.buf, self.consumed_bytes) = (None, 0);
-        if !self.partial_frame.is_empty() {
+    #[inline]
+    pub(super) fn read_target(&mut self, shared: &Shared) -> Result<ReadTarget, ReserveError> {
+        if self.parts.is_none() && !self.has_unread() {
+            (self.buf, self.consumed_bytes) = (None, 0);
             return Ok(ReadTarget::Pooled);
         }
-        self.partial_frame.clear(&self.buffers);
-        match &mut self.assembly {
+        self.read_target_for_part(shared)
+    }
+
+    fn read_target_for_part(&mut self, shared: &Shared) -> Result<ReadTarget, ReserveError> {
+        let parts = parts_of(&mut self.parts, shared);
+        if let Some(buf) = self.buf.as_ref().filter(|buf| self.consumed_bytes < buf.len()) {
+            let rest = &buf[self.consumed_bytes..];
+            parts.frame.begin(rest, &self.receiver, &shared.buffers())?;
+        }
+        (self.buf, self.consumed_bytes) = (None, 0);
+        if !parts.frame.is_empty() {
+            return Ok(ReadTarget::Pooled);
+        }
+        parts.frame.clear(&shared.buffers());
+        match &mut parts.assembly {
             Some(assembly) if self.frame_bytes_left > 0 => {
                 let next = self.frame_bytes_left.min(DIRECT_BYTES_MIN);
                 assembly.reserve_capacity(next, Some(self.frame_bytes_left - next))?;
@@ -304,20 +314,21 @@ impl ReceiveBuffer {
     /// The future of the read keeps the buffer. Apart from [`read_target`](Self::read_target), so that nothing else in an
     /// idle connection keeps space for it.
     pub(super) fn lend_direct(&mut self, bytes: usize) -> (Spare<Vec<u8>>, usize) {
-        let buf = self.assembly.as_mut().map(Assembly::lend).unwrap_or_default();
+        let buf = self.assembly_mut().map(Assembly::lend).unwrap_or_default();
         let len = buf.len();
         (buf.spare().limit(bytes), len)
     }
 
     /// Takes the buffer of a direct read back. The message was `len` bytes long before.
     pub(super) fn put_direct(&mut self, bytes: Vec<u8>, len: usize) {
-        if let Some(assembly) = &mut self.assembly {
+        if let Some(assembly) = self.assembly_mut() {
             assembly.put_back(bytes, len);
         }
     }
 
     fn move_out(&mut self, located: LocatedPiece) -> Received<'_> {
-        match self.assembly.take_if(|assembly| assembly.is_movable()) {
+        let assembly = self.parts.as_mut().map(|parts| &mut parts.assembly);
+        match assembly.and_then(|assembly| assembly.take_if(|assembly| assembly.is_movable())) {
             Some(assembly) => Received::Owned(located.kind, assembly.into_bytes()),
             None => Received::Borrowed(self.message(located)),
         }
@@ -328,17 +339,38 @@ impl ReceiveBuffer {
     #[inline]
     fn needs_read(&mut self, shared: &Shared) -> bool {
         let has_more = self.buf.as_ref().is_some_and(|buf| self.consumed_bytes < buf.len());
-        if has_more || self.pending.is_some() {
+        if has_more || self.parts.as_ref().is_some_and(|parts| parts.pending.is_some()) {
             return false;
         }
         (self.buf, self.consumed_bytes) = (None, 0);
         let is_ended = self.peer_close.is_some() || shared.control.failure().is_some();
-        self.assembly.is_none() && !is_ended
+        self.assembly().is_none() && !is_ended
+    }
+
+    #[inline]
+    fn assembly(&self) -> Option<&Assembly> {
+        self.parts.as_ref()?.assembly.as_ref()
+    }
+
+    #[inline]
+    fn has_partial_frame(&self) -> bool {
+        self.parts.as_ref().is_some_and(|parts| !parts.frame.is_empty())
+    }
+
+    fn assembly_mut(&mut self) -> Option<&mut Assembly> {
+        self.parts.as_mut()?.assembly.as_mut()
+    }
+
+    fn drop_assembly(&mut self) {
+        if let Some(parts) = &mut self.parts {
+            parts.assembly = None;
+        }
     }
 
     /// Marks the pending piece as not the first of its message.
     fn pending_is_not_first(&mut self) {
-        if let Some(pending) = &mut self.pending {
+        let pending = self.parts.as_mut().and_then(|parts| parts.pending.as_mut());
+        if let Some(pending) = pending {
             pending.first = false;
         }
     }
@@ -351,9 +383,10 @@ impl ReceiveBuffer {
         if let Some(failure) = shared.control.failure() {
             return Err(failure);
         }
-        let Some(assembly) = &mut self.assembly else { return Ok(None) };
+        let Some(parts) = &mut self.parts else { return Ok(None) };
+        let Some(assembly) = &mut parts.assembly else { return Ok(None) };
         if assembly.is_handed_out() {
-            self.assembly = None;
+            parts.assembly = None;
             return Ok(None);
         }
         let fresh = assembly.undecoded();
@@ -373,7 +406,7 @@ impl ReceiveBuffer {
 
     /// Returns the pending piece, or decodes the next message or piece.
     fn next_decoded(&mut self, shared: &Shared) -> Result<ReceiveStatus, ProtocolError> {
-        match self.pending.take() {
+        match self.parts.as_mut().and_then(|parts| parts.pending.take()) {
             Some(piece) => Ok(ReceiveStatus::Piece(piece)),
             None => self.decode(shared),
         }
@@ -393,16 +426,16 @@ impl ReceiveBuffer {
             if !coop::has_budget() {
                 return Ok(ReceiveStatus::BudgetExhausted);
             }
-            let decoded = match self.partial_frame.is_empty() {
-                true => self.decode_buffer(shared)?,
-                false => match self.decode_partial_frame(shared) {
+            let decoded = match self.has_partial_frame() {
+                false => self.decode_buffer(shared)?,
+                true => match self.decode_partial_frame(shared) {
                     Ok(decoded) => decoded?,
                     Err(error) => return out_of_memory(shared, error),
                 },
             };
             match decoded {
                 // A partial frame may lack more bytes than were appended.
-                DecodeOutcome::Incomplete if self.partial_frame.is_empty() => {
+                DecodeOutcome::Incomplete if !self.has_partial_frame() => {
                     return Ok(ReceiveStatus::NeedsRead);
                 }
                 DecodeOutcome::Incomplete | DecodeOutcome::Control => {}
@@ -428,10 +461,11 @@ impl ReceiveBuffer {
         &mut self,
         shared: &Shared,
     ) -> Result<Result<DecodeOutcome, ProtocolError>, ReserveError> {
+        let Parts { frame, .. } = parts_of(&mut self.parts, shared);
         let fresh = &self.buf.as_deref().unwrap_or_default()[self.consumed_bytes..];
-        self.consumed_bytes += self.partial_frame.append_missing(fresh, &self.receiver)?;
-        let at = self.partial_frame.consumed_bytes();
-        let decoded = self.receiver.decode(&shared.control, self.partial_frame.unconsumed());
+        self.consumed_bytes += frame.append_missing(fresh, &self.receiver)?;
+        let at = frame.consumed_bytes();
+        let decoded = self.receiver.decode(&shared.control, frame.unconsumed());
         let Decoded { consumed, event } = match decoded {
             Ok(decoded) => decoded,
             Err(error) => return Ok(Err(error)),
@@ -440,7 +474,7 @@ impl ReceiveBuffer {
         let (outcome, frame_bytes_left) = outcome_of(shared, event, &mut self.peer_close, |len| {
             Location::PartialFrame(at + consumed - len..at + consumed)
         });
-        self.consumed_bytes -= self.partial_frame.consume(consumed, is_event);
+        self.consumed_bytes -= frame.consume(consumed, is_event);
         self.frame_bytes_left = frame_bytes_left.unwrap_or(self.frame_bytes_left);
         Ok(Ok(outcome))
     }
@@ -453,14 +487,15 @@ impl ReceiveBuffer {
         piece: LocatedPiece,
     ) -> Result<ReceiveStatus, ProtocolError> {
         let LocatedPiece { kind, ref location, compressed, first, last } = piece;
+        let Parts { frame, assembly, pending } = parts_of(&mut self.parts, shared);
         let bytes = match location {
             Location::Buffer(range) => &self.buf.as_deref().unwrap_or_default()[range.clone()],
-            Location::PartialFrame(range) => &self.partial_frame.bytes()[range.clone()],
+            Location::PartialFrame(range) => &frame.bytes()[range.clone()],
             Location::Assembly { .. } => unreachable!("a piece is added to it"),
         };
-        let assembly = self.assembly.get_or_insert_with(|| {
+        let assembly = assembly.get_or_insert_with(|| {
             let bytes_max = self.receiver.message_bytes_max();
-            Assembly::new(kind, first, bytes_max, self.buffers.clone(), &self.account)
+            Assembly::new(kind, first, bytes_max, shared.buffers().clone(), &shared.account)
         });
         let added = match &mut self.inflater {
             Some(inflater) if compressed => {
@@ -473,7 +508,7 @@ impl ReceiveBuffer {
         match added {
             Ok(InflateProgress::Complete) => Ok(ReceiveStatus::Piece(assembly.located())),
             Ok(InflateProgress::Partial { consumed, is_out_of_memory }) => {
-                self.pending = Some(piece.skip(consumed));
+                *pending = Some(piece.skip(consumed));
                 let next = if is_out_of_memory {
                     ReceiveStatus::OutOfMemory
                 } else {
@@ -482,11 +517,25 @@ impl ReceiveBuffer {
                 Ok(next)
             }
             Err(error) => {
-                self.pending = Some(piece);
+                *pending = Some(piece);
                 out_of_memory(shared, error)
             }
         }
     }
+}
+
+impl Parts {
+    fn is_empty(&self) -> bool {
+        self.assembly.is_none() && self.pending.is_none() && self.frame.is_empty()
+    }
+}
+
+/// The parts, which are allocated on first use.
+fn parts_of<'p>(parts: &'p mut Option<Box<Parts>>, shared: &Shared) -> &'p mut Parts {
+    parts.get_or_insert_with(|| {
+        let frame = PartialFrame::new(&shared.account);
+        Box::new(Parts { frame, assembly: None, pending: None })
+    })
 }
 
 /// The outcome of one decode.

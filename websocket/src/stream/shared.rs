@@ -1,4 +1,4 @@
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, Ref, RefCell};
 use std::future::Future;
 use std::io;
 use std::net::Shutdown;
@@ -10,6 +10,7 @@ use owned_io::backend::{Direction, StickyError};
 use owned_io::coop::{self, cost};
 use owned_io::{MemoryAccount, MemoryWait, OwnedWrite, ShutdownHandle};
 
+use super::Buffers;
 use super::assembly::out_of_memory;
 use super::lazy_timer::LazyTimer;
 use super::queue::{Batch, Queue};
@@ -89,6 +90,11 @@ impl Shared {
             subscriptions: Subscriptions::default(),
             write_error: Cell::new(None),
         }
+    }
+
+    /// The memory that the connections of the worker share.
+    pub(super) fn buffers(&self) -> Ref<'_, Buffers> {
+        Ref::map(self.queue.borrow(), Queue::buffers)
     }
 
     pub(super) fn begin_close(&self, frame: CloseFrame<'_>) -> Result<(), crate::ProtocolError> {
