@@ -8,9 +8,10 @@ use crate::{Slice, Spare};
 /// A buffer whose initialised bytes an operation may read while it owns the buffer.
 ///
 /// Implemented for `Vec<u8>`, `String`, `&'static [u8]`, `&'static [u8; N]`, `&'static str`,
-/// `Rc<[u8]>`, `Arc<[u8]>`, [`bytes::Bytes`], [`bytes::BytesMut`], [`PoolBuf`](crate::PoolBuf), and
-/// for the views [`Slice`] and [`Spare`]. `Box<[u8]>` is not among them: a move of the box asserts unique
-/// access to its bytes, which invalidates pointers taken before. `Vec::from` converts a box without copying.
+/// `Rc<[u8]>`, `Arc<[u8]>`, [`bytes::Bytes`], [`bytes::BytesMut`], [`PoolBuf`](crate::PoolBuf), for the views
+/// [`Slice`] and [`Spare`], and for a `Box` of each: futures move their buffers often, and a box is one word.
+/// `Box<[u8]>` is not among them: a move of the box asserts unique access to its bytes, which invalidates
+/// pointers taken before. `Vec::from` converts a box without copying.
 ///
 /// The methods have the prefix `buf_`, so that they shadow no method of the buffer type.
 ///
@@ -96,7 +97,7 @@ impl<B: IoBuf + ?Sized> IoBufExt for B {}
 
 /// A buffer that an operation may fill while it owns it.
 ///
-/// Implemented for `Vec<u8>`, [`PoolBuf`](crate::PoolBuf) and [`Spare`]. `String` is not among them: its
+/// Implemented for `Vec<u8>`, [`PoolBuf`](crate::PoolBuf), [`Spare`], and a `Box` of each. `String` is not among them: its
 /// bytes must be UTF-8 at all times. Neither is [`bytes::BytesMut`]: it provides no pointer that is valid
 /// past its length.
 ///
@@ -281,5 +282,31 @@ unsafe impl IoBufMut for Vec<u8> {
     unsafe fn set_buf_len(&mut self, len: usize) {
         // SAFETY: the caller's promises 1 and 2 are those of `set_len`.
         unsafe { self.set_len(len) }
+    }
+}
+
+// SAFETY: 1. The pointer and the length are those of the buffer in the box. 2. By its rule 2 the bytes are not
+// inline, so they are not in the memory of the box, whose move asserts unique access to that memory alone.
+// 3. and 4. The buffer changes through `&mut` of the box only.
+unsafe impl<B: IoBuf> IoBuf for Box<B> {
+    fn buf_ptr(&self) -> *const u8 {
+        (**self).buf_ptr()
+    }
+    fn buf_len(&self) -> usize {
+        (**self).buf_len()
+    }
+}
+
+// SAFETY: as for the buffer in the box, to which each call goes.
+unsafe impl<B: IoBufMut> IoBufMut for Box<B> {
+    fn buf_mut_ptr(&mut self) -> *mut u8 {
+        (**self).buf_mut_ptr()
+    }
+    fn buf_capacity(&self) -> usize {
+        (**self).buf_capacity()
+    }
+    unsafe fn set_buf_len(&mut self, len: usize) {
+        // SAFETY: the caller's promises 1 and 2 are those of the buffer, which has the same pointer and capacity.
+        unsafe { (**self).set_buf_len(len) }
     }
 }

@@ -183,6 +183,18 @@ mod tests {
     }
 
     #[test]
+    fn a_boxed_buffer_is_filled_in_its_own_memory() {
+        let mut buf = Vec::with_capacity(16);
+        buf.extend_from_slice(b"abc");
+        let mut boxed = Box::new(buf.spare());
+        let at = boxed.buf_mut_ptr();
+        let mut moved = boxed;
+        assert_eq!(moved.buf_fill(b"de"), 2);
+        assert_eq!((moved.buf_ptr(), moved.buf_bytes()), (at.cast_const(), &b"de"[..]));
+        assert_eq!(moved.into_inner(), b"abcde");
+    }
+
+    #[test]
     fn nothing_prints_the_bytes() {
         let mut bufs = crate::IoVec::new();
         bufs.push(vec![77, 77]);
@@ -213,5 +225,6 @@ mod tests {
         check(bytes::BytesMut::from(&b"abc"[..]));
         check(vec![1, 2, 3].buf_slice(1..));
         check(vec![1, 2, 3].spare());
+        check(Box::new(vec![1, 2, 3].buf_slice(1..)));
     }
 }

@@ -34,8 +34,10 @@ impl OwnedRead for Hostile {
         let opened: &mut dyn Any = &mut buf;
         if self.reads_before > 0 {
             self.reads_before -= 1;
-        } else if let Some(spare) = opened.downcast_mut::<Option<Spare<Vec<u8>>>>() {
-            rewrite(spare);
+        } else if let Some(boxed) = opened.downcast_mut::<Option<Box<Spare<Vec<u8>>>>>() {
+            let mut spare = boxed.take().map(|boxed| *boxed);
+            rewrite(&mut spare);
+            *boxed = spare.map(Box::new);
         } else if let Some(spare) = opened.downcast_mut::<Option<Spare<PoolBuf>>>() {
             rewrite(spare);
         }

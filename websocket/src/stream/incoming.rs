@@ -224,10 +224,11 @@ impl<H: OwnedRead> Incoming<H> {
                         }
                         Ok(ReadTarget::Direct(missing)) => {
                             // Behind the message so far.
-                            let (spare, len) = self.receive_buffer.lend_direct(missing);
+                            let (spare, len) =
+                                self.receive_buffer.lend_direct(missing, &self.driver.shared);
                             let BufResult(read, spare) =
                                 read_with_upkeep!(self.driver, read(spare));
-                            self.receive_buffer.put_direct(spare.into_inner(), len);
+                            self.receive_buffer.put_direct(spare, len);
                             read
                         }
                         Err(error) => {

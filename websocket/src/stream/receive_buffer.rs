@@ -1,5 +1,6 @@
 //! [`ReceiveBuffer`]: bytes that were read, and the messages in them.
 
+use std::mem;
 use std::ops::Range;
 
 use owned_io::coop::{self, cost};
@@ -40,6 +41,8 @@ struct Parts {
     assembly: Option<Assembly>,
     /// A decoded piece that the assembly has not taken completely.
     pending: Option<LocatedPiece>,
+    /// Memory for the buffer of a [direct](ReadTarget::Direct) read.
+    direct: Option<Box<Spare<Vec<u8>>>>,
 }
 
 /// The outcome of looking for the next message or piece.
@@ -311,17 +314,31 @@ impl ReceiveBuffer {
     /// The buffer for a direct read, which appends at most `bytes`, and the length of the message so far. Follow it with
     /// [`put_direct`](Self::put_direct).
     ///
-    /// The future of the read keeps the buffer. Apart from [`read_target`](Self::read_target), so that nothing else in an
-    /// idle connection keeps space for it.
-    pub(super) fn lend_direct(&mut self, bytes: usize) -> (Spare<Vec<u8>>, usize) {
-        let buf = self.assembly_mut().map(Assembly::lend).unwrap_or_default();
+    /// The future of the read keeps the buffer, so it is boxed: an idle connection has space for that future too.
+    pub(super) fn lend_direct(
+        &mut self,
+        bytes: usize,
+        shared: &Shared,
+    ) -> (Box<Spare<Vec<u8>>>, usize) {
+        let Parts { assembly, direct, .. } = parts_of(&mut self.parts, shared);
+        let buf = assembly.as_mut().map(Assembly::lend).unwrap_or_default();
         let len = buf.len();
-        (buf.spare().limit(bytes), len)
+        let spare = buf.spare().limit(bytes);
+        match direct.take() {
+            Some(mut memory) => {
+                *memory = spare;
+                (memory, len)
+            }
+            None => (Box::new(spare), len),
+        }
     }
 
     /// Takes the buffer of a direct read back. The message was `len` bytes long before.
-    pub(super) fn put_direct(&mut self, bytes: Vec<u8>, len: usize) {
-        if let Some(assembly) = self.assembly_mut() {
+    pub(super) fn put_direct(&mut self, mut memory: Box<Spare<Vec<u8>>>, len: usize) {
+        let Some(parts) = &mut self.parts else { return };
+        let bytes = mem::replace(&mut *memory, Vec::new().spare()).into_inner();
+        parts.direct = Some(memory);
+        if let Some(assembly) = &mut parts.assembly {
             assembly.put_back(bytes, len);
         }
     }
@@ -487,7 +504,7 @@ impl ReceiveBuffer {
         piece: LocatedPiece,
     ) -> Result<ReceiveStatus, ProtocolError> {
         let LocatedPiece { kind, ref location, compressed, first, last } = piece;
-        let Parts { frame, assembly, pending } = parts_of(&mut self.parts, shared);
+        let Parts { frame, assembly, pending, .. } = parts_of(&mut self.parts, shared);
         let bytes = match location {
             Location::Buffer(range) => &self.buf.as_deref().unwrap_or_default()[range.clone()],
             Location::PartialFrame(range) => &frame.bytes()[range.clone()],
@@ -534,7 +551,7 @@ impl Parts {
 fn parts_of<'p>(parts: &'p mut Option<Box<Parts>>, shared: &Shared) -> &'p mut Parts {
     parts.get_or_insert_with(|| {
         let frame = PartialFrame::new(&shared.account);
-        Box::new(Parts { frame, assembly: None, pending: None })
+        Box::new(Parts { frame, assembly: None, pending: None, direct: None })
     })
 }
 
