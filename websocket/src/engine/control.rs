@@ -38,7 +38,8 @@ pub struct Control {
     timers: Timers,
     pong: ControlSlot,
     ping: ControlSlot,
-    close: ControlSlot,
+    /// Our close frame, until it is encoded.
+    close: Cell<Option<Box<ControlPayload>>>,
 }
 
 /// The state of the closing handshake.
@@ -69,7 +70,7 @@ impl Control {
             timers: Timers::new(config, now),
             pong: ControlSlot::default(),
             ping: ControlSlot::default(),
-            close: ControlSlot::default(),
+            close: Cell::new(None),
             has_due_frames: Cell::new(false),
             local_close: Cell::new(LocalClose::Open),
             has_peer_closed: Cell::new(false),
@@ -143,7 +144,7 @@ impl Control {
     /// accepted a part. [`Sender::handle_written`](super::Sender::handle_written) and
     /// [`handle_write_failed`](Self::handle_write_failed) end the wait.
     pub fn handle_write_blocked(&self, now: Instant) {
-        self.handle_write(now, true);
+        self.handle_write(Some(now), true);
     }
 
     /// A write has failed, so no write waits for the peer.
@@ -231,14 +232,13 @@ impl Control {
         self.timers.is_awaiting_pong()
     }
 
-    /// The time to pass to [`Sender::handle_written`](super::Sender::handle_written). Reads the
-    /// clock only if a deadline depends on it.
+    /// The time of a write. Reads the clock only if a deadline depends on it.
     #[inline]
-    pub(crate) fn write_time(&self, now: fn() -> Instant) -> Instant {
-        if self.timers.needs_write_time() { now() } else { self.timers.now() }
+    pub(crate) fn write_time(&self, now: fn() -> Instant) -> Option<Instant> {
+        self.timers.needs_write_time().then(now)
     }
 
-    pub(super) fn handle_written(&self, now: Instant) {
+    pub(super) fn handle_written(&self, now: Option<Instant>) {
         self.handle_write(now, false);
     }
 
@@ -294,7 +294,7 @@ impl Control {
         }
         if let Some(close) = self.close.take() {
             self.local_close.set(LocalClose::Sent);
-            return Some((Opcode::Close, close));
+            return Some((Opcode::Close, *close));
         }
         self.has_due_frames.set(false);
         let ping = self.ping.take()?;
@@ -302,7 +302,7 @@ impl Control {
         Some((Opcode::Ping, ping))
     }
 
-    fn handle_write(&self, now: Instant, is_blocked: bool) {
+    fn handle_write(&self, now: Option<Instant>, is_blocked: bool) {
         self.timers.handle_write(now);
         self.timers.handle_blocked(is_blocked);
         // Data queued before the close frame gets its time. A peer that violated the protocol gets
@@ -315,7 +315,7 @@ impl Control {
     fn queue_close(&self, payload: ControlPayload) {
         if self.local_close.get() == LocalClose::Open {
             self.local_close.set(LocalClose::Queued);
-            self.close.set(payload);
+            self.close.set(Some(Box::new(payload)));
             self.has_due_frames.set(true);
             self.timers.handle_close();
         }
@@ -334,27 +334,35 @@ impl fmt::Debug for Control {
     }
 }
 
-/// A control frame that may be due. Memory for the payload is allocated on first use and kept. Most
-/// connections never use it, and are smaller this way.
+/// A control frame that may be due. Memory is allocated for the first payload that is not empty, and
+/// kept. Most connections never need it, and are smaller this way.
 #[derive(Default)]
 struct ControlSlot {
+    /// `None`: an empty payload.
     payload: Cell<Option<Box<ControlPayload>>>,
     is_full: Cell<bool>,
 }
 
 impl ControlSlot {
     fn set(&self, payload: ControlPayload) {
-        let mut memory = self.payload.take().unwrap_or_default();
-        *memory = payload;
-        self.payload.set(Some(memory));
+        let mut memory = self.payload.take();
+        if let Some(memory) = &mut memory {
+            **memory = payload;
+        } else if payload.len > 0 {
+            memory = Some(Box::new(payload));
+        }
+        self.payload.set(memory);
         self.is_full.set(true);
     }
 
     fn take(&self) -> Option<ControlPayload> {
+        if !self.is_full.take() {
+            return None;
+        }
         let memory = self.payload.take();
-        let payload = memory.as_deref().copied().filter(|_| self.is_full.take());
+        let payload = memory.as_deref().copied().unwrap_or(ControlPayload::EMPTY);
         self.payload.set(memory);
-        payload
+        Some(payload)
     }
 }
 
@@ -363,12 +371,6 @@ impl ControlSlot {
 pub(super) struct ControlPayload {
     bytes: [u8; CONTROL_PAYLOAD_BYTES_MAX],
     len: u8,
-}
-
-impl Default for ControlPayload {
-    fn default() -> Self {
-        Self::EMPTY
-    }
 }
 
 impl ControlPayload {

@@ -158,6 +158,16 @@ impl Sender {
     /// # Panics
     /// If fewer bytes were [queued](Self::queued_bytes).
     pub fn handle_written(&mut self, control: &Control, bytes: usize, now: Instant) {
+        self.handle_written_at(control, bytes, Some(now));
+    }
+
+    /// Like [`handle_written`](Self::handle_written), with [`Control::write_time`].
+    pub(crate) fn handle_written_at(
+        &mut self,
+        control: &Control,
+        bytes: usize,
+        now: Option<Instant>,
+    ) {
         assert!(bytes <= self.queued_bytes, "{bytes} bytes written of {}", self.queued_bytes);
         self.queued_bytes -= bytes;
         control.handle_written(now);

@@ -1,6 +1,7 @@
 //! [`Timers`]: deadlines, computed from the times that the engine is given.
 
 use std::cell::Cell;
+use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
 use crate::{StreamConfig, Timeout};
@@ -9,27 +10,29 @@ use crate::{StreamConfig, Timeout};
 #[derive(Debug)]
 #[repr(C)] // the fields that each message uses come first, in as few cache lines as possible
 pub(super) struct Timers {
+    /// When the connection began.
+    start: Instant,
     /// The latest time that the engine was given.
-    now: Cell<Instant>,
+    now: Cell<Time>,
     /// When bytes of the peer last arrived.
-    received_at: Cell<Instant>,
+    received_at: Cell<Time>,
     /// When a ping was sent, if nothing has arrived since.
-    ping_sent_at: Cell<Option<Instant>>,
+    ping_sent_at: Cell<Option<Time>>,
     /// When a message was last received or sent, not counting `has_new_data`.
-    data_at: Cell<Instant>,
+    data_at: Cell<Time>,
+    /// When a partially received message began. Moved forward by time in which nobody read.
+    message_at: Cell<Option<Time>>,
+    /// When a write that waits for the peer began, or the peer last accepted a part of it.
+    blocked_at: Cell<Option<Time>>,
+    /// When the closing handshake began, or the peer last accepted some of the data before the
+    /// close frame.
+    closing_at: Cell<Option<Time>>,
     /// Whether a message was received or sent since `now`. Its time is that of the next write if a
     /// write is reported next, and otherwise `now`. So a message costs one store, and needs no
     /// reading of the clock.
     has_new_data: Cell<bool>,
-    /// When a partially received message began. Moved forward by time in which nobody read.
-    message_at: Cell<Option<Instant>>,
     /// Bytes arrived and no read has begun since.
     has_received_since_read: Cell<bool>,
-    /// When a write that waits for the peer began, or the peer last accepted a part of it.
-    blocked_at: Cell<Option<Instant>>,
-    /// When the closing handshake began, or the peer last accepted some of the data before the
-    /// close frame.
-    closing_at: Cell<Option<Instant>>,
     /// Whether the closing handshake began since `now`. `now` may be long ago, because a frame may
     /// be decoded long after it was read. So the next time that is given counts as the beginning.
     is_closing_new: Cell<bool>,
@@ -59,8 +62,21 @@ impl Limit {
     }
 
     /// When it is exceeded, if it counts from `at` on.
-    fn after(self, at: Instant) -> Option<Instant> {
-        at.checked_add(self.get()?)
+    fn after(self, at: Time) -> Option<Time> {
+        if self == Self::NONE { None } else { at.0.checked_add(self.0).map(Time) }
+    }
+}
+
+/// A time in nanoseconds since [`Timers::start`], which is 1. It has half the size of an instant, also where it is
+/// optional.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Time(NonZeroU64);
+
+impl Time {
+    const START: Self = Self(NonZeroU64::MIN);
+
+    fn nanos_since(self, earlier: Self) -> u64 {
+        self.0.get().saturating_sub(earlier.0.get())
     }
 }
 
@@ -80,22 +96,23 @@ impl Timers {
             message_timeout: Limit::new(config.message_timeout),
             write_timeout: Limit::new(config.write_timeout),
             close_timeout: Limit::new(Some(config.close_timeout)),
-            now: Cell::new(now),
-            received_at: Cell::new(now),
+            start: now,
+            now: Cell::new(Time::START),
+            received_at: Cell::new(Time::START),
             ping_sent_at: Cell::new(None),
-            data_at: Cell::new(now),
-            has_new_data: Cell::new(false),
+            data_at: Cell::new(Time::START),
             message_at: Cell::new(None),
-            has_received_since_read: Cell::new(false),
             blocked_at: Cell::new(None),
             closing_at: Cell::new(None),
+            has_new_data: Cell::new(false),
+            has_received_since_read: Cell::new(false),
             is_closing_new: Cell::new(false),
         }
     }
 
     pub(super) fn advance(&self, now: Instant) {
         self.commit_data_time();
-        self.now.set(now.max(self.now.get()));
+        self.now.set(self.time(now).max(self.now.get()));
         if self.is_closing_new.take() {
             self.closing_at.set(Some(self.now.get()));
         }
@@ -120,8 +137,8 @@ impl Timers {
     fn exclude_pause(&self) {
         if let Some(began_at) = self.message_at.get() {
             let now = self.now.get();
-            let paused = now.saturating_duration_since(self.received_at.get());
-            self.message_at.set(Some((began_at + paused).min(now)));
+            let paused = now.nanos_since(self.received_at.get());
+            self.message_at.set(Some(Time(began_at.0.saturating_add(paused)).min(now)));
         }
     }
 
@@ -150,13 +167,21 @@ impl Timers {
     /// When the partially received message times out.
     #[inline]
     pub(super) fn message_deadline(&self) -> Option<Instant> {
+        self.instant(self.message_due()?)
+    }
+
+    #[inline]
+    fn message_due(&self) -> Option<Time> {
         self.message_timeout.after(self.message_at.get()?)
     }
 
-    /// A write has progressed. So has what was sent since `now`, however long ago that is.
-    pub(super) fn handle_write(&self, now: Instant) {
+    /// A write has progressed. So has what was sent since the time that was given last, however long
+    /// ago that is. `now` may be left out if nothing [depends](Self::needs_write_time) on it.
+    pub(super) fn handle_write(&self, now: Option<Instant>) {
         let had_new_data = self.has_new_data.take();
-        self.advance(now);
+        if let Some(now) = now {
+            self.advance(now);
+        }
         if had_new_data {
             self.data_at.set(self.now.get());
         }
@@ -169,6 +194,10 @@ impl Timers {
 
     /// When the write that waits times out, if one waits.
     pub(super) fn write_deadline(&self) -> Option<Instant> {
+        self.instant(self.write_due()?)
+    }
+
+    fn write_due(&self) -> Option<Time> {
         self.write_timeout.after(self.blocked_at.get()?)
     }
 
@@ -193,17 +222,13 @@ impl Timers {
         self.ping_sent_at.get().is_some()
     }
 
-    pub(super) const fn now(&self) -> Instant {
-        self.now.get()
-    }
-
     pub(super) const fn is_closing(&self) -> bool {
         self.closing_at.get().is_some()
     }
 
     /// The next deadline.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.next_event().map(|(at, _)| at)
+        self.instant(self.next_event()?.0)
     }
 
     /// The event that is due at `now`, if any.
@@ -217,7 +242,7 @@ impl Timers {
     }
 
     /// The next event and its time. There is none if its time cannot be represented.
-    fn next_event(&self) -> Option<(Instant, TimerEvent)> {
+    fn next_event(&self) -> Option<(Time, TimerEvent)> {
         if let Some(at) = self.closing_at.get() {
             let at = self.close_timeout.after(at)?;
             return Some((at, TimerEvent::Timeout(Timeout::Close)));
@@ -235,9 +260,19 @@ impl Timers {
             .idle_timeout
             .after(self.data_at.get())
             .map(|at| (at, TimerEvent::Timeout(Timeout::Idle)));
-        let message = self.message_deadline().map(|at| (at, TimerEvent::Timeout(Timeout::Message)));
-        let write = self.write_deadline().map(|at| (at, TimerEvent::Timeout(Timeout::Write)));
+        let message = self.message_due().map(|at| (at, TimerEvent::Timeout(Timeout::Message)));
+        let write = self.write_due().map(|at| (at, TimerEvent::Timeout(Timeout::Write)));
         [alive, idle, message, write].into_iter().flatten().min_by_key(|(at, _)| *at)
+    }
+
+    fn time(&self, at: Instant) -> Time {
+        let nanos = at.saturating_duration_since(self.start).as_nanos();
+        Time(NonZeroU64::MIN.saturating_add(u64::try_from(nanos).unwrap_or(u64::MAX)))
+    }
+
+    /// None if it cannot be represented.
+    fn instant(&self, at: Time) -> Option<Instant> {
+        self.start.checked_add(Duration::from_nanos(at.nanos_since(Time::START)))
     }
 
     fn commit_data_time(&self) {

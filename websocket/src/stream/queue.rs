@@ -279,8 +279,8 @@ impl Queue {
     }
 
     /// A batch was written. Its buffers are reused.
-    pub(super) fn handle_written(&mut self, control: &Control, batch: Batch, now: Instant) {
-        self.sender.handle_written(control, mem::take(&mut self.batch_bytes), now);
+    pub(super) fn handle_written(&mut self, control: &Control, batch: Batch, now: Option<Instant>) {
+        self.sender.handle_written_at(control, mem::take(&mut self.batch_bytes), now);
         self.batch_held_bytes = 0;
         if self.reservation.bytes() > RESERVED_BYTES_MIN {
             let held = self.held_bytes + self.copied.capacity();
