@@ -33,7 +33,7 @@ pub(crate) struct Utf8Validator {
     /// The first `cut_len` bytes are the beginning of a character that the last part ended with: at
     /// most three bytes, which some byte can continue.
     cut: [u8; 4],
-    cut_len: usize,
+    cut_len: u8,
 }
 
 impl Utf8Validator {
@@ -43,9 +43,9 @@ impl Utf8Validator {
         while self.cut_len > 0 {
             let Some((&byte, rest)) = part.split_first() else { return true };
             part = rest;
-            self.cut[self.cut_len] = byte;
+            self.cut[usize::from(self.cut_len)] = byte;
             self.cut_len += 1;
-            match std::str::from_utf8(&self.cut[..self.cut_len]) {
+            match std::str::from_utf8(&self.cut[..self.cut_len.into()]) {
                 Ok(_) => self.cut_len = 0,
                 Err(error) if error.error_len().is_some() => return false,
                 Err(_) => {}
@@ -57,7 +57,7 @@ impl Utf8Validator {
             return false;
         }
         self.cut[..cut.len()].copy_from_slice(cut);
-        self.cut_len = cut.len();
+        self.cut_len = cut.len() as u8; // at most three
         true
     }
 

@@ -106,7 +106,7 @@ impl Sender {
         fragment: Fragment,
         payload_bytes: usize,
     ) -> Result<HeaderBytes, ProtocolError> {
-        if self.keys.is_some() {
+        if self.is_masking() {
             return Err(Misuse::NotMasked.into());
         }
         Ok(self.accept_frame(control, fragment, payload_bytes)?.encode())
@@ -171,6 +171,12 @@ impl Sender {
         assert!(bytes <= self.queued_bytes, "{bytes} bytes written of {}", self.queued_bytes);
         self.queued_bytes -= bytes;
         control.handle_written(now);
+    }
+
+    /// Whether payloads are masked, as a client's are.
+    #[inline]
+    pub(crate) const fn is_masking(&self) -> bool {
+        self.keys.is_some()
     }
 
     /// The number of bytes that are encoded and not yet written.

@@ -566,7 +566,7 @@ impl<S: ByteStream> Upgraded<S> {
         });
         let connection = stream.shutdown_handle();
         let (read, write) = stream.into_split();
-        let queue = Queue::new(sender, !is_server, buffers.clone(), &account, deflater);
+        let queue = Queue::new(sender, buffers.clone(), &account, deflater);
         let mut receive_buffer = ReceiveBuffer::new(receiver, inflater);
         let shared = Shared::new::<R>(control, queue, write, connection, account, is_server);
         let shared = Rc::new(shared);

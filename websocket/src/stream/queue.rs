@@ -39,16 +39,14 @@ const CAPACITY_MIN: usize = 512;
 /// Frames that are encoded and not yet written.
 pub(super) struct Queue {
     sender: Sender,
-    /// Whether payloads are masked, as a client's are.
-    masks: bool,
     buffers: Buffers,
     /// Frames in order. The last piece is a payload that was not copied.
     pieces: Option<Box<IoVec<Bytes>>>,
     /// The frames behind `pieces`, or all of them while there are no pieces.
     copied: Vec<u8>,
     /// The memory of short pieces made from `copied`, most of them headers. It can be reused once
-    /// they are written.
-    header_buf: BytesMut,
+    /// they are written. Allocated on first use: few connections send large payloads by reference.
+    header_buf: Option<Box<BytesMut>>,
     /// The number of bytes in the batch that is being written.
     batch_bytes: usize,
     /// How much memory `pieces` and `copied` hold, and how much that batch holds.
@@ -74,18 +72,16 @@ pub(super) enum Batch {
 impl Queue {
     pub(super) fn new(
         sender: Sender,
-        masks: bool,
         buffers: Buffers,
         account: &MemoryAccount,
         deflater: Option<Box<Deflater>>,
     ) -> Self {
         Self {
             sender,
-            masks,
             buffers,
             pieces: None,
             copied: Vec::new(),
-            header_buf: BytesMut::new(),
+            header_buf: None,
             batch_bytes: 0,
             held_bytes: 0,
             batch_held_bytes: 0,
@@ -159,7 +155,7 @@ impl Queue {
         }
         let (header, payload) = if is_copied {
             return self.push_copy_or_return(control, fragment, payload);
-        } else if self.masks {
+        } else if self.sender.is_masking() {
             let mut own = match payload.try_into_mut() {
                 Ok(own) => own,
                 Err(shared) => return self.push_copy_or_return(control, fragment, shared),
@@ -295,7 +291,7 @@ impl Queue {
 
     /// Releases all memory. Nothing is written any more.
     pub(super) fn clear(&mut self) {
-        (self.pieces, self.copied, self.header_buf) = (None, Vec::new(), BytesMut::new());
+        (self.pieces, self.copied, self.header_buf) = (None, Vec::new(), None);
         (self.held_bytes, self.batch_held_bytes) = (0, 0);
         self.reservation.force(0);
         self.abandon_long();
@@ -427,7 +423,7 @@ impl Queue {
             return ControlFlow::Continue(payload);
         }
         let is_unique = payload.is_unique();
-        if payload.len() <= IMMEDIATE_BYTES_MAX || (self.masks && !is_unique) {
+        if payload.len() <= IMMEDIATE_BYTES_MAX || (self.sender.is_masking() && !is_unique) {
             return ControlFlow::Break(self.push_copy_or_return(control, fragment, payload));
         }
         let checked =
@@ -609,8 +605,9 @@ impl Queue {
             self.push_piece(run.into());
         } else if !self.copied.is_empty() {
             self.held_bytes += self.copied.len();
-            self.header_buf.extend_from_slice(&self.copied);
-            let head = self.header_buf.split().freeze();
+            let header_buf = self.header_buf.get_or_insert_default();
+            header_buf.extend_from_slice(&self.copied);
+            let head = header_buf.split().freeze();
             self.push_piece(head);
             self.buffers.give(mem::take(&mut self.copied));
         }
@@ -629,12 +626,12 @@ mod tests {
     use crate::engine::Engine;
     use crate::{Config, MessageKind};
 
-    fn queue(engine: fn(Config, Instant) -> Engine, masks: bool) -> (Queue, Control) {
+    fn queue(engine: fn(Config, Instant) -> Engine) -> (Queue, Control) {
         let Engine { sender, control, .. } = engine(Config::default(), Instant::now());
         let budget = MemoryBudget::new(1 << 20);
         let account = budget.account();
         let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget);
-        (Queue::new(sender, masks, buffers, &account, None), control)
+        (Queue::new(sender, buffers, &account, None), control)
     }
 
     #[test]
@@ -643,7 +640,7 @@ mod tests {
         let budget = MemoryBudget::new(1 << 20);
         let account = budget.account();
         let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget);
-        let mut queue = Queue::new(sender, false, buffers, &account, None);
+        let mut queue = Queue::new(sender, buffers, &account, None);
         for _ in 0..4 {
             let mut payload = Vec::with_capacity(80_000);
             payload.resize(20_000, 7);
@@ -663,7 +660,7 @@ mod tests {
         let account = budget.account();
         let buffers = Buffers::new(Pool::new(PoolConfig::default()), budget);
         buffers.give(Vec::with_capacity(200_000));
-        let mut queue = Queue::new(sender, false, buffers, &account, None);
+        let mut queue = Queue::new(sender, buffers, &account, None);
         let mut ping = *b"\x89\x81\0\0\0\0p";
         receiver.decode(&control, &mut ping).unwrap();
         let Some(Batch::Single(batch)) = queue.take_batch(&control) else {
@@ -685,7 +682,7 @@ mod tests {
 
     #[test]
     fn a_server_writes_a_large_payload_from_where_it_is() {
-        let (mut queue, control) = queue(Engine::server, false);
+        let (mut queue, control) = queue(Engine::server);
         let payload = Bytes::from(vec![7; COPIED_BYTES_MAX + 1]);
         let at = payload.as_ptr();
         assert_eq!(written_from(&mut queue, &control, payload.clone()), at);
@@ -694,7 +691,7 @@ mod tests {
 
     #[test]
     fn a_client_masks_a_large_payload_in_place_if_nobody_else_has_it() {
-        let (mut queue, control) = queue(|config, now| Engine::client(config, now, |_| {}), true);
+        let (mut queue, control) = queue(|config, now| Engine::client(config, now, |_| {}));
         let payload = Bytes::from(vec![7; COPIED_BYTES_MAX + 1]);
         let at = payload.as_ptr();
         assert_ne!(written_from(&mut queue, &control, payload.clone()), at);

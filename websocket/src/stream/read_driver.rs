@@ -44,11 +44,14 @@ pub(super) struct ReadDriver<H> {
     pub(super) is_reading: bool,
 }
 
+/// Whether reads may bring more.
 #[derive(Clone, Copy)]
 enum Phase {
     Open,
-    /// Reads have ended. The error is why; `None` after a closing handshake.
-    Ended(Option<crate::ProtocolError>),
+    /// A closing handshake has ended them.
+    Closed,
+    /// The [failure](crate::engine::Control::failure) of the connection has ended them.
+    Failed,
 }
 
 impl<H: OwnedRead> ReadDriver<H> {
@@ -61,14 +64,17 @@ impl<H: OwnedRead> ReadDriver<H> {
         match self.phase {
             _ if self.is_reading => Some(Err(Error::Interrupted)),
             Phase::Open => None,
-            Phase::Ended(failure) => Some(failure.map_or(Ok(()), |failure| Err(failure.into()))),
+            Phase::Closed => Some(Ok(())),
+            Phase::Failed => {
+                Some(self.shared.control.failure().map_or(Ok(()), |failure| Err(failure.into())))
+            }
         }
     }
 
     /// Whether reads have ended; [`ended`](Self::ended) says why.
     #[inline]
     pub(super) const fn is_ended(&self) -> bool {
-        self.is_reading || matches!(self.phase, Phase::Ended(_))
+        self.is_reading || !matches!(self.phase, Phase::Open)
     }
 
     /// See [`OwnedRead::read_pooled`].
@@ -107,11 +113,7 @@ impl<H: OwnedRead> ReadDriver<H> {
         let Shared { control, clock, timer, .. } = &*self.shared;
         match read {
             _ if control.failure().is_some() => {} // the next decode reports it
-            Ok(0) => {
-                let ended = control.handle_end();
-                self.phase = Phase::Ended(ended.err());
-                ended?;
-            }
+            Ok(0) => self.end()?,
             Ok(_) => {
                 if control.awaits_pong() {
                     timer.borrow_mut().recheck();
@@ -126,16 +128,23 @@ impl<H: OwnedRead> ReadDriver<H> {
             // Nothing was read: there was no buffer to read into.
             Err(error) if error.kind() == io::ErrorKind::QuotaExceeded => return Err(error.into()),
             Err(error) => {
-                self.phase = Phase::Ended(control.handle_end().err());
+                let _ = self.end(); // the error of the connection says more
                 return Err(error.into());
             }
         }
         Ok(())
     }
 
+    /// The stream has ended: no more reads.
+    fn end(&mut self) -> Result<(), crate::ProtocolError> {
+        let ended = self.shared.control.handle_end();
+        self.phase = if ended.is_ok() { Phase::Closed } else { Phase::Failed };
+        ended
+    }
+
     /// Ends a connection that has failed in the engine. The peer is told why.
     pub(super) async fn fail(&mut self, failure: crate::ProtocolError) -> Error {
-        self.phase = Phase::Ended(Some(failure));
+        self.phase = Phase::Failed;
         match failure.close_code() {
             Some(_) => self.linger().await,
             None => self.shared.shut_down(),
@@ -161,7 +170,7 @@ impl<H: OwnedRead> ReadDriver<H> {
     /// in its queue, and the error comes behind that (`tcp_recvmsg_locked` in net/ipv4/tcp.c).
     /// Others may lose it (RFC 9112 section 9.6).
     pub(super) async fn close(&mut self, has_unread: bool) {
-        self.phase = Phase::Ended(None);
+        self.phase = Phase::Closed;
         let may_send = has_unread || self.shared.control.has_unanswered_ping();
         if self.shared.is_server() && !may_send {
             self.shared.hold_end(true);

@@ -33,7 +33,7 @@ pub(super) struct Shared {
     pub(super) waker_version: Cell<u32>,
     /// The wait for memory of the half that sends, from a refusal until a message is queued. Most connections never have
     /// one.
-    send_wait: RefCell<Option<Box<MemoryWait>>>,
+    send_wait: Cell<Option<Box<MemoryWait>>>,
     /// A server ends the stream once the closing handshake is done (RFC 6455 7.1.1).
     is_server: bool,
     /// Whether our side of the stream has ended, or a job that ends it is running.
@@ -43,11 +43,11 @@ pub(super) struct Shared {
     is_end_held: Cell<bool>,
     /// Whether `subscriptions` has any. Each batch looks at this.
     pub(super) has_subscriptions: Cell<bool>,
-    pub(super) control: Control,
-    pub(super) connection: ShutdownHandle,
-    pub(super) account: MemoryAccount,
     /// The wait for memory of the half that receives, once there was one.
     receive_wait: OnceCell<Box<MemoryWait>>,
+    pub(super) account: MemoryAccount,
+    pub(super) control: Control,
+    pub(super) connection: ShutdownHandle,
     pub(super) subscriptions: Subscriptions,
 }
 
@@ -74,7 +74,7 @@ impl Shared {
         let writer = WriteDriver::with_half(half, queue.buffers(), write_batches);
         Self {
             receive_wait: OnceCell::new(),
-            send_wait: RefCell::new(None),
+            send_wait: Cell::new(None),
             control,
             queue: RefCell::new(queue),
             writer: RefCell::new(writer),
@@ -261,7 +261,7 @@ impl Shared {
         let waited = waited.unwrap_or_else(|| Box::new(memory_wait(&self.control)));
         self.wait_for_memory(&waited).await;
         if self.control.failure().is_none() {
-            self.send_wait.replace(Some(waited));
+            self.send_wait.set(Some(waited));
         }
     }
 
@@ -290,9 +290,7 @@ impl Shared {
     /// A message was queued.
     #[inline]
     pub(super) fn stop_waiting_to_send(&self) {
-        if self.send_wait.borrow().is_some() {
-            self.send_wait.take();
-        }
+        self.send_wait.take();
     }
 
     /// Fails the connection, because others need the memory that it holds. The peer is told, unless
