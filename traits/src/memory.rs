@@ -114,7 +114,7 @@ struct Account {
     /// missed.
     unchecked_bytes: Cell<usize>,
     /// The waker of the connection. It is woken when the account is evicted.
-    waker: RefCell<Option<Waker>>,
+    waker: Cell<Option<Waker>>,
 }
 
 impl MemoryBudget {
@@ -193,7 +193,7 @@ impl MemoryBudget {
                 is_evicted: Cell::new(false),
                 ticket: Cell::new(None),
                 unchecked_bytes: Cell::new(share_bytes),
-                waker: RefCell::default(),
+                waker: Cell::default(),
             }),
         }
     }
@@ -503,9 +503,9 @@ impl Account {
 
     fn evict(&self) {
         self.is_evicted.set(true);
-        if let Some(waker) = &*self.waker.borrow() {
-            waker.wake_by_ref();
-        }
+        let waker = self.waker.take();
+        waker.as_ref().map(Waker::wake_by_ref);
+        self.waker.set(waker);
     }
 }
 
