@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use std::{io, mem};
 
 use crate::Buffers;
-use job_loop::{Borrower, JobLoop, JobRunner};
+use job_loop::{Borrower, Ended, JobLoop, JobRunner};
 use tasks::Tasks;
 
 /// Executes one write job at a time, in a separate future that owns the write half.
@@ -135,10 +135,10 @@ impl<J: 'static, D: 'static> WriteDriver<J, D> {
         self.is_busy = true;
     }
 
-    /// Takes the future out, and with it the write half. Drop it where the driver is not borrowed: the drop may wake the
-    /// halves. The driver must not be [busy](Self::is_busy), and a job that is started later never ends.
-    pub fn take_work(&mut self) -> Pin<Box<dyn Future<Output = Infallible>>> {
-        mem::replace(&mut self.task, Box::pin(std::future::pending()))
+    /// Takes the write half out, to be dropped where the driver is not borrowed: the drop may wake the halves. The driver
+    /// must not be [busy](Self::is_busy), and a job that is started later never ends.
+    pub fn take_half(&mut self) -> impl Sized + use<J, D> {
+        mem::replace(&mut self.runner, Box::new(Ended))
     }
 
     /// Whether a job has started or [progressed](JobSlot::progress) since the last call.

@@ -22,6 +22,7 @@ use owned_io::{
     ShutdownHandle, coop,
 };
 use owned_io_sim::{Sim, SimReadHalf, SimStream, SimWriteHalf, pipe};
+use owned_io_websocket::stream::Buffers;
 use owned_io_websocket::{Config, Message, OnLag, Topic, WebSocket, accept};
 
 const MS: Duration = Duration::from_millis(1);
@@ -334,7 +335,7 @@ fn an_idle_subscriber_is_small_and_a_delivery_allocates_for_all_at_once() {
     const SUBSCRIBERS: isize = 500;
     owned_io_sim::block_on(async {
         let topic = topic();
-        let buffers = Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(64 << 20));
+        let buffers = buffers();
         let (mut outgoings, mut rest) = (Vec::new(), Vec::new());
         for _ in 0..SUBSCRIBERS {
             let (server, record, peer) = recorded_with(&buffers).await;

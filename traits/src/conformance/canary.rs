@@ -647,8 +647,7 @@ impl<R: Runtime, D: HasDefect> Executor for Canary<R, D> {
         if D::DEFECT == Defect::ForgetsTasks {
             return R::spawn_detached(async {
                 let mut future = Box::pin(future);
-                let _ = std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx)))
-                    .await;
+                let _ = poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx))).await;
             });
         }
         if D::DEFECT == Defect::PollsAtOnce {
@@ -661,7 +660,7 @@ impl<R: Runtime, D: HasDefect> Executor for Canary<R, D> {
         if matches!(D::DEFECT, Defect::EndsTasksLate | Defect::DrainsUnbounded) {
             let future: Task = Rc::new(RefCell::new(Box::pin(future)));
             TASKS.with_borrow_mut(|tasks| tasks.push(Rc::clone(&future)));
-            return R::spawn_detached(std::future::poll_fn(move |cx| {
+            return R::spawn_detached(poll_fn(move |cx| {
                 POLLS.set(POLLS.get().wrapping_add(1));
                 future.borrow_mut().as_mut().poll(cx)
             }));

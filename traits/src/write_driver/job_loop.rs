@@ -53,12 +53,15 @@ impl<F: Future<Output = Infallible>, J, D> JobRunner<J, D> for JobLoop<F, J, D> 
     }
 }
 
-/// Borrows a [`JobLoop`] for each job. The loop gets the half with the job, and returns it with the result.
+/// A loop that gets the half with each job, and returns it with the result.
+type HalfLoop<F, H, J, D> = JobLoop<F, (H, J), (H, D)>;
+
+/// Borrows a [`JobLoop`] for each job.
 pub(super) struct Borrower<H, W, F, J, D> {
     /// `None` during a job.
     half: Option<H>,
     /// `None` between two jobs.
-    borrowed: Option<JobLoop<F, (H, J), (H, D)>>,
+    borrowed: Option<HalfLoop<F, H, J, D>>,
     unused: Rc<UnusedLoops<W, F, H, J, D>>,
     work: W,
 }
@@ -96,9 +99,24 @@ where
     }
 }
 
+/// Runs no job any more: the half is gone.
+pub(super) struct Ended;
+
+impl<J, D> JobRunner<J, D> for Ended {
+    fn start(&mut self, _: J) {}
+
+    fn poll(&mut self, _: &mut Context<'_>) -> Poll<D> {
+        Poll::Pending
+    }
+
+    fn take_progress(&self) -> bool {
+        false
+    }
+}
+
 /// The loops that no connection of a worker borrows. The most recently used is last, so that few are in the CPU cache.
 pub(super) struct UnusedLoops<W, F, H, J, D> {
-    loops: RefCell<Vec<JobLoop<F, (H, J), (H, D)>>>,
+    loops: RefCell<Vec<HalfLoop<F, H, J, D>>>,
     /// Loops of different `work` are never mixed.
     work: PhantomData<fn() -> W>,
 }
@@ -108,7 +126,7 @@ pub(super) struct UnusedLoops<W, F, H, J, D> {
 const UNUSED_MAX: usize = 1024;
 
 impl<W, F, H, J, D> UnusedLoops<W, F, H, J, D> {
-    fn give(&self, job_loop: Option<JobLoop<F, (H, J), (H, D)>>) {
+    fn give(&self, job_loop: Option<HalfLoop<F, H, J, D>>) {
         let mut loops = self.loops.borrow_mut();
         if loops.len() < UNUSED_MAX {
             loops.extend(job_loop);

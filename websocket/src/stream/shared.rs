@@ -320,7 +320,7 @@ impl Shared {
     /// Drops the half that writes. Everything is written.
     pub(super) fn drop_write_half(&self) {
         self.is_write_ended.set(true);
-        let half = self.writer.borrow_mut().take_work();
+        let half = self.writer.borrow_mut().take_half();
         drop(half); // nothing is borrowed any more
     }
 
