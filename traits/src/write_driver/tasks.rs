@@ -173,10 +173,11 @@ mod tests {
         }
     }
 
+    /// Miri may give clones of a waker different vtables, and then `will_wake` is false.
+    #[cfg(not(miri))]
     #[test]
     fn both_halves_in_one_task_need_no_other_waker() {
         let ((task, waker), mut tasks) = (Task::new(), Tasks::new());
-        assert!(tasks.waker().will_wake(Waker::noop()));
         assert!(tasks.register(Direction::Read, &waker), "it is new");
         assert!(!tasks.register(Direction::Write, &waker));
         assert!(!tasks.register(Direction::Read, &waker));
@@ -185,6 +186,9 @@ mod tests {
             tasks.wake(half);
             assert_eq!(task.take_count(), 1);
         }
+        tasks.share();
+        tasks.waker().wake_by_ref();
+        assert_eq!(task.take_count(), 1, "once, as both are one task");
     }
 
     #[test]
@@ -218,7 +222,7 @@ mod tests {
         assert_eq!((read.take_count(), write.take_count()), (0, 1));
         assert!(!tasks.register(Direction::Write, &read_waker), "it is the same");
         waker.wake_by_ref();
-        assert_eq!((read.take_count(), write.take_count()), (1, 0), "once, as both are one task");
+        assert_eq!(write.take_count(), 0, "it is not registered any more");
     }
 
     #[test]
