@@ -104,8 +104,13 @@ pub async fn vectored_writes_yield_once_the_budget_is_used_up<R: Runtime>() {
     expect_at_least(RUNS_MIN, &what, runs.get());
 }
 
+/// How many of 20 operations that need not wait return in their first poll, at least. The simulator lets some wait all the
+/// same. A write over TLS returns at once with a probability of 9 in 16 there: fewer than three of 20 do in one run of
+/// 40,000.
+const AT_ONCE_MIN: u32 = 3;
+
 /// "A read that follows one that has filled its buffer should return in its first poll what has arrived, while there
-/// is budget." Half of them is enough: a simulator also lets operations wait that need not.
+/// is budget."
 pub async fn reads_after_a_full_one_return_at_once<R: Runtime>() {
     const READS: u32 = 20; // less than a budget
     let (mut a, mut b) = pair::<R>().await;
@@ -133,12 +138,11 @@ pub async fn reads_after_a_full_one_return_at_once<R: Runtime>() {
             at_once += u32::from(is_at_once);
         }
         let what = format!("reads that return at once after a full one (pooled: {is_pooled})");
-        expect_at_least(READS / 2, &what, at_once);
+        expect_at_least(AT_ONCE_MIN, &what, at_once);
     }
 }
 
 /// "A write that finds room should return in its first poll, while there is budget." Also after a write that had to wait.
-/// Half of them is enough: a simulator also lets operations wait that need not.
 pub async fn writes_that_find_room_return_at_once<R: Runtime>() {
     const WRITES: u32 = 20; // less than a budget
     const BYTES: usize = scaled(16 << 20); // more than the buffers of the connection hold
@@ -152,7 +156,7 @@ pub async fn writes_that_find_room_return_at_once<R: Runtime>() {
             write.into_result().unwrap();
             at_once += u32::from(is_at_once);
         }
-        expect_at_least(WRITES / 2, &format!("writes that return at once {when}"), at_once);
+        expect_at_least(AT_ONCE_MIN, &format!("writes that return at once {when}"), at_once);
 
         R::sleep(A_WHILE).await;
         let mut at_once = 0;
@@ -164,7 +168,7 @@ pub async fn writes_that_find_room_return_at_once<R: Runtime>() {
             at_once += u32::from(is_at_once);
         }
         expect_at_least(
-            WRITES / 2,
+            AT_ONCE_MIN,
             &format!("vectored writes that return at once {when}"),
             at_once,
         );
