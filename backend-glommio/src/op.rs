@@ -20,13 +20,13 @@ pub(crate) struct Tcp {
     /// Something is likely to have arrived: a read has waited, nothing was read yet, or the last attempt has filled its
     /// buffer. A client that was accepted has often sent its request, and a full buffer has often left bytes behind.
     /// glommio sees them only after it has polled the ring.
-    is_likely: Cell<bool>,
+    expects_data: Cell<bool>,
 }
 
 impl Tcp {
     /// Registers `fd`, with the reactor of the executor that polls this.
     pub(crate) fn new(fd: OwnedFd) -> Self {
-        Self { tcp: RefCell::new(register(fd)), is_likely: Cell::new(true) }
+        Self { tcp: RefCell::new(register(fd)), expects_data: Cell::new(true) }
     }
 
     /// Receives what has arrived into `buf` from its start, and sets its exact length. `buf` has capacity.
@@ -40,9 +40,9 @@ impl Tcp {
     ) -> Poll<io::Result<usize>> {
         // Each round after the first two was woken for bytes that another reader took.
         loop {
-            if !self.is_likely.replace(false) {
+            if !self.expects_data.replace(false) {
                 let polled = self.poll_readable(cx);
-                self.is_likely.set(polled.is_pending());
+                self.expects_data.set(polled.is_pending());
                 ready!(polled)?;
             }
             match self.try_read(buf) {
@@ -58,7 +58,7 @@ impl Tcp {
         cx: &mut Context<'_>,
         buf: &mut PoolBuf,
     ) -> Poll<io::Result<usize>> {
-        if self.is_likely.replace(false) {
+        if self.expects_data.replace(false) {
             match self.try_read(buf) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 read => return Poll::Ready(read),
@@ -78,7 +78,7 @@ impl Tcp {
     /// Receives what has arrived, and records whether that has filled `buf`.
     fn try_read(&self, buf: &mut impl IoBufMut) -> io::Result<usize> {
         let n = os::try_read(self.as_fd(), buf)?;
-        self.is_likely.set(n == buf.buf_capacity().min(TRANSFER_BYTES_MAX));
+        self.expects_data.set(n == buf.buf_capacity().min(TRANSFER_BYTES_MAX));
         Ok(n)
     }
 

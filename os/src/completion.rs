@@ -87,7 +87,7 @@ pub struct CompletionSocket<S> {
     /// Whether nothing was read yet, or the last read has filled its buffer. Then the next one is tried without an
     /// operation, which would complete only after the runtime has polled its ring. A client that was accepted has often
     /// sent its request, and a full buffer has often left bytes behind.
-    is_likely: Cell<bool>,
+    expects_data: Cell<bool>,
     /// Whether the last write is done and took all of its bytes. Then the next one is tried without an operation.
     /// Otherwise the kernel's buffer is likely to be full, and an attempt would only find that out.
     has_room: Cell<bool>,
@@ -95,18 +95,18 @@ pub struct CompletionSocket<S> {
 
 impl<S> CompletionSocket<S> {
     const fn new(socket: S) -> Self {
-        Self { socket, is_likely: Cell::new(true), has_room: Cell::new(true) }
+        Self { socket, expects_data: Cell::new(true), has_room: Cell::new(true) }
     }
 
     /// Whether a read is tried without an operation.
     fn tries_to_read(&self) -> bool {
-        self.is_likely.replace(false) && coop::has_budget()
+        self.expects_data.replace(false) && coop::has_budget()
     }
 
     /// Records whether a read has filled `buf`.
     fn record_read(&self, result: &io::Result<usize>, buf: &impl IoBufMut) {
         let asked = buf.buf_capacity().min(TRANSFER_BYTES_MAX);
-        self.is_likely.set(result.as_ref().is_ok_and(|n| *n == asked));
+        self.expects_data.set(result.as_ref().is_ok_and(|n| *n == asked));
     }
 
     /// Records whether a pooled read has filled its buffer.

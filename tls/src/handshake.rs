@@ -1,11 +1,11 @@
 //! [`Acceptor`] and [`Connector`]: the handshake.
 
 use std::future::poll_fn;
-use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
+use std::{io, mem};
 
 use owned_io::{
     BufResult, ByteStream, Clock, MemoryWait, OwnedRead, OwnedWriteExt, Slice, coop, shutdown_after,
@@ -173,12 +173,18 @@ async fn shake_hands<C: Clock>(
     loop {
         let mut written = Ok(());
         if let Some(records) = session.take_records() {
-            let BufResult(result, records) = stream.write_all(records).await;
+            let mut writing = pin!(stream.write_all(records));
+            let BufResult(result, records) = poll_fn(|cx| {
+                let polled = writing.as_mut().poll(cx);
+                // Only now, because the write would wait for a turn if the budget were used up before it.
+                coop::consume(mem::take(&mut work_nanos));
+                polled
+            })
+            .await;
             session.handle_written(Slice::into_inner(records));
             written = result;
         }
-        // Only now, because a write would wait for a turn if the budget were used up before it.
-        coop::consume(std::mem::take(&mut work_nanos));
+        coop::consume(mem::take(&mut work_nanos)); // of a handshake without an answer
         // The failure of the handshake comes before the failure to tell the peer.
         let readable = session.readable()?;
         written?;
@@ -194,7 +200,7 @@ async fn shake_hands<C: Clock>(
         if bytes.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        if std::mem::take(&mut is_first) {
+        if mem::take(&mut is_first) {
             if bytes[0] != HANDSHAKE && !plain_answer.is_empty() {
                 stream.write_all(plain_answer).await.into_result()?;
                 return Err(TlsError::NotTls.into());

@@ -46,9 +46,8 @@ pub const POLL_BUDGET_NANOS: u32 = 50_000;
 /// The work that the first polls of [`spawn_eager`](crate::Executor::spawn_eager) may do within one poll of the task
 /// that calls it, in nanoseconds. Once it is used up, new tasks wait for their turn.
 ///
-/// 320 µs: as long as it takes to accept a [batch](crate::ACCEPT_BATCH_MAX) of clients. Reading a short request and
-/// answering it takes some 5 µs, so a whole batch is answered at once. A worker with fewer connections than that does
-/// nothing else for 0.7 ms at most: the batch, these polls, and what the last of them does beyond.
+/// 320 µs: about as long as it takes to accept a [batch](crate::ACCEPT_BATCH_MAX) of clients, so accepting and these
+/// polls delay other tasks alike. It is 5 µs for each client of a batch, enough to read a short request and to answer it.
 pub const EAGER_BUDGET_NANOS: u32 = 320_000;
 
 /// The cost of an eager poll besides the work of the task. So tasks that do no work are bounded too.

@@ -97,6 +97,11 @@ pub trait ByteStream: OwnedRead + OwnedWrite + 'static {
     fn into_split(self) -> (Self::ReadHalf, Self::WriteHalf);
 
     /// A handle that ends operations on this connection. It also works after the connection is split.
+    ///
+    /// # Implementer notes
+    /// A wrapper may return the handle of the connection within. One whose [`shutdown`](OwnedWrite::shutdown) writes
+    /// something, or that keeps bytes which were written to it, must return a handle of its own:
+    /// [`drops_cleanly`](ShutdownHandle::drops_cleanly) of the inner one would let protocols drop it without that.
     fn shutdown_handle(&self) -> ShutdownHandle;
 }
 

@@ -92,7 +92,7 @@ where
 {
     let poller = Poller::new(future);
     let task = Rc::clone(&poller.task);
-    // The waker wakes nobody. It need not: the runtime polls the task in its turn, with the waker that counts from then on.
+    // A waker that wakes nobody suffices: the runtime polls the task again, with its own waker.
     let mut cx = Context::from_waker(Waker::noop());
     let polled = coop::poll_eagerly(poller.id, || poller.task.poll(&mut cx));
     // Polled first. In the queue already, it could be dropped during this poll: a simulated host that stops drops its tasks.

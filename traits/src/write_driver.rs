@@ -1,7 +1,7 @@
 //! [`WriteDriver`]: a write that both halves of a connection can drive.
 
+mod half_wakers;
 mod job_loop;
-mod tasks;
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -11,8 +11,8 @@ use std::task::{Context, Poll, Waker};
 use std::{io, mem};
 
 use crate::Buffers;
-use job_loop::{Borrower, Ended, JobLoop, JobRunner};
-use tasks::Tasks;
+use half_wakers::HalfWakers;
+use job_loop::{JobLoop, JobRunner, NoRunner, PooledRunner};
 
 /// Executes one write job at a time, in a separate future that owns the write half.
 ///
@@ -48,7 +48,7 @@ use tasks::Tasks;
 /// With [`with_half`](Self::with_half), an idle connection has no such future.
 pub struct WriteDriver<J, D> {
     runner: Box<dyn JobRunner<J, D>>,
-    tasks: Tasks,
+    wakers: HalfWakers,
     is_busy: bool,
     /// Whether each half waits for the current job.
     is_awaited: [bool; 2],
@@ -117,11 +117,11 @@ impl<J: 'static, D: 'static> WriteDriver<J, D> {
         W: Fn(JobSlot<(H, J), (H, D)>) -> F + 'static,
         F: Future<Output = Infallible> + 'static,
     {
-        Self::with_runner(Box::new(Borrower::new(half, buffers.extension(), work)))
+        Self::with_runner(Box::new(PooledRunner::new(half, buffers.extension(), work)))
     }
 
     fn with_runner(runner: Box<dyn JobRunner<J, D>>) -> Self {
-        Self { runner, tasks: Tasks::new(), is_busy: false, is_awaited: [false; 2] }
+        Self { runner, wakers: HalfWakers::new(), is_busy: false, is_awaited: [false; 2] }
     }
 
     /// Whether a job is unfinished.
@@ -138,7 +138,7 @@ impl<J: 'static, D: 'static> WriteDriver<J, D> {
     /// Takes the write half out, to be dropped where the driver is not borrowed: the drop may wake the halves. The driver
     /// must not be [busy](Self::is_busy), and a job that is started later never ends.
     pub fn take_half(&mut self) -> impl Sized + use<J, D> {
-        mem::replace(&mut self.runner, Box::new(Ended))
+        mem::replace(&mut self.runner, Box::new(NoRunner))
     }
 
     /// Whether a job has started or [progressed](JobSlot::progress) since the last call.
@@ -176,7 +176,7 @@ impl<J: 'static, D: 'static> WriteDriver<J, D> {
 
     #[inline(always)]
     fn poll_job(&mut self) -> Poll<D> {
-        let done = self.runner.poll(&mut Context::from_waker(self.tasks.waker()));
+        let done = self.runner.poll(&mut Context::from_waker(self.wakers.waker()));
         self.is_busy &= done.is_pending();
         done
     }
@@ -186,7 +186,7 @@ impl<J: 'static, D: 'static> WriteDriver<J, D> {
     fn wake_awaiting(&mut self) {
         for half in [Direction::Read, Direction::Write] {
             if mem::take(&mut self.is_awaited[half as usize]) {
-                self.tasks.wake(half);
+                self.wakers.wake(half);
             }
         }
     }
@@ -196,20 +196,20 @@ impl<J: 'static, D: 'static> WriteDriver<J, D> {
     /// this task.
     #[inline]
     pub fn register(&mut self, direction: Direction, cx: &Context<'_>) -> bool {
-        self.tasks.register(direction, cx.waker())
+        self.wakers.register(direction, cx.waker())
     }
 
     /// Wakes the registered tasks of both halves. If there are two, later registrations count too, and otherwise another
     /// waker may be needed for them, see [`register`](Self::register).
     pub const fn waker(&self) -> &Waker {
-        self.tasks.waker()
+        self.wakers.waker()
     }
 
     /// Makes [`waker`](Self::waker) one that stays the same, so that all later registrations count. That takes some memory
     /// for each connection.
     pub fn lasting_waker(&mut self) -> &Waker {
-        self.tasks.share();
-        self.tasks.waker()
+        self.wakers.share();
+        self.wakers.waker()
     }
 }
 

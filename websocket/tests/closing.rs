@@ -4,9 +4,12 @@ mod common;
 mod ends;
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::io;
 use std::net::Shutdown;
+use std::pin::pin;
 use std::rc::{Rc, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use common::{CLOSE, FIN, Role, frame};
@@ -60,6 +63,32 @@ fn a_server_drops_its_connection_once_both_have_closed() {
             server.outgoing.flush().await.unwrap();
             server.outgoing.shutdown_handle().shutdown(Shutdown::Both);
         }
+    });
+}
+
+/// What closes the connection then is the flush of the other half.
+#[test]
+fn a_close_whose_receive_was_dropped_still_ends_the_stream() {
+    simulate(|| async {
+        let (mut server, raw) = raw_client(Config::default(), buffers(), b"").await;
+        let long = "x".repeat(200_000); // more than the transport takes
+        server.outgoing.write(Message::Text(&long)).unwrap();
+        let close = frame(Role::Server, FIN | CLOSE, CLOSE_NORMAL);
+        let (mut read, mut write) = raw.into_split();
+        write.write_all(close).await.into_result().unwrap();
+        {
+            let mut receive = pin!(server.incoming.receive());
+            let limit = Sim::now() + Duration::from_secs(1);
+            while Sim::now() < limit {
+                assert!(poll_fn(|cx| Poll::Ready(receive.as_mut().poll(cx))).await.is_pending());
+                Sim::sleep(Duration::from_millis(10)).await;
+            }
+        }
+        let reading = Sim::spawn(async move { read_to_end(&mut read).await });
+        server.outgoing.flush().await.unwrap();
+        let received = reading.await.unwrap();
+        assert!(received.ends_with(CLOSED_BY_SERVER));
+        drop((server, write));
     });
 }
 

@@ -56,53 +56,53 @@ impl<F: Future<Output = Infallible>, J, D> JobRunner<J, D> for JobLoop<F, J, D> 
 /// A loop that gets the half with each job, and returns it with the result.
 type HalfLoop<F, H, J, D> = JobLoop<F, (H, J), (H, D)>;
 
-/// Borrows a [`JobLoop`] for each job.
-pub(super) struct Borrower<H, W, F, J, D> {
+/// Takes a [`JobLoop`] from a pool for each job.
+pub(super) struct PooledRunner<H, W, F, J, D> {
     /// `None` during a job.
     half: Option<H>,
     /// `None` between two jobs.
-    borrowed: Option<HalfLoop<F, H, J, D>>,
-    unused: Rc<UnusedLoops<W, F, H, J, D>>,
+    job_loop: Option<HalfLoop<F, H, J, D>>,
+    pool: Rc<LoopPool<W, F, H, J, D>>,
     work: W,
 }
 
-impl<H, W, F, J, D> Borrower<H, W, F, J, D> {
-    pub(super) const fn new(half: H, unused: Rc<UnusedLoops<W, F, H, J, D>>, work: W) -> Self {
+impl<H, W, F, J, D> PooledRunner<H, W, F, J, D> {
+    pub(super) const fn new(half: H, pool: Rc<LoopPool<W, F, H, J, D>>, work: W) -> Self {
         // A loop that captured something would take it along to the next connection.
         const { assert!(size_of::<W>() == 0, "`work` captures something") };
-        Self { half: Some(half), borrowed: None, unused, work }
+        Self { half: Some(half), job_loop: None, pool, work }
     }
 }
 
-impl<H, W, F, J, D> JobRunner<J, D> for Borrower<H, W, F, J, D>
+impl<H, W, F, J, D> JobRunner<J, D> for PooledRunner<H, W, F, J, D>
 where
     W: Fn(JobSlot<(H, J), (H, D)>) -> F,
     F: Future<Output = Infallible>,
 {
     fn start(&mut self, job: J) {
         let half = self.half.take().expect("the last job is done");
-        let reused = self.unused.loops.borrow_mut().pop();
+        let reused = self.pool.loops.borrow_mut().pop();
         let job_loop = reused.unwrap_or_else(|| JobLoop::new(&self.work));
-        self.borrowed.insert(job_loop).start((half, job));
+        self.job_loop.insert(job_loop).start((half, job));
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<D> {
-        let Some(job_loop) = &mut self.borrowed else { return Poll::Pending };
+        let Some(job_loop) = &mut self.job_loop else { return Poll::Pending };
         let (half, done) = ready!(job_loop.poll(cx));
         self.half = Some(half);
-        self.unused.give(self.borrowed.take());
+        self.pool.put(self.job_loop.take());
         Poll::Ready(done)
     }
 
     fn take_progress(&self) -> bool {
-        self.borrowed.as_ref().is_some_and(JobLoop::take_progress)
+        self.job_loop.as_ref().is_some_and(JobLoop::take_progress)
     }
 }
 
 /// Runs no job any more: the half is gone.
-pub(super) struct Ended;
+pub(super) struct NoRunner;
 
-impl<J, D> JobRunner<J, D> for Ended {
+impl<J, D> JobRunner<J, D> for NoRunner {
     fn start(&mut self, _: J) {}
 
     fn poll(&mut self, _: &mut Context<'_>) -> Poll<D> {
@@ -114,27 +114,27 @@ impl<J, D> JobRunner<J, D> for Ended {
     }
 }
 
-/// The loops that no connection of a worker borrows. The most recently used is last, so that few are in the CPU cache.
-pub(super) struct UnusedLoops<W, F, H, J, D> {
+/// The loops of a worker that run no job. The most recently used is last, so that few are in the CPU cache.
+pub(super) struct LoopPool<W, F, H, J, D> {
     loops: RefCell<Vec<HalfLoop<F, H, J, D>>>,
     /// Loops of different `work` are never mixed.
     work: PhantomData<fn() -> W>,
 }
 
-/// The most unused loops of one kind: as many connections of a completion runtime can write at the same time without an
-/// allocation. They have some hundred bytes each.
-const UNUSED_MAX: usize = 1024;
+/// The most loops of one kind that are kept: as many connections of a completion runtime can write at the same time
+/// without an allocation. One of a WebSocket takes some 600 bytes.
+const LOOPS_MAX: usize = 1024;
 
-impl<W, F, H, J, D> UnusedLoops<W, F, H, J, D> {
-    fn give(&self, job_loop: Option<HalfLoop<F, H, J, D>>) {
+impl<W, F, H, J, D> LoopPool<W, F, H, J, D> {
+    fn put(&self, job_loop: Option<HalfLoop<F, H, J, D>>) {
         let mut loops = self.loops.borrow_mut();
-        if loops.len() < UNUSED_MAX {
+        if loops.len() < LOOPS_MAX {
             loops.extend(job_loop);
         }
     }
 }
 
-impl<W, F, H, J, D> Default for UnusedLoops<W, F, H, J, D> {
+impl<W, F, H, J, D> Default for LoopPool<W, F, H, J, D> {
     fn default() -> Self {
         Self { loops: RefCell::default(), work: PhantomData }
     }

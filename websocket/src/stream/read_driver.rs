@@ -173,14 +173,15 @@ impl<H: OwnedRead> ReadDriver<H> {
         self.phase = Phase::Closed;
         let may_send = has_unread || self.shared.control.has_unanswered_ping();
         if self.shared.is_server() && !may_send {
-            self.shared.hold_end(true);
+            let shared = Rc::clone(&self.shared);
+            let held = shared.hold_end();
             let is_flushed = self.flush().await.is_ok();
-            if is_flushed && self.shared.connection.drops_cleanly() {
+            if is_flushed && shared.connection.drops_cleanly() {
                 self.half = None;
-                self.shared.drop_write_half();
+                shared.drop_write_half();
                 return;
             }
-            self.shared.hold_end(false);
+            drop(held);
             if self.flush().await.is_ok() {
                 self.shared.shut_down(); // reads return what has arrived, and then the end
             }

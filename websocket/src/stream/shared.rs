@@ -62,6 +62,15 @@ pub(super) struct ClockFns {
 /// messages.
 pub(super) type Sleep = Pin<Box<dyn Future<Output = ()>>>;
 
+/// See [`Shared::hold_end`].
+pub(super) struct HeldEnd<'s>(&'s Shared);
+
+impl Drop for HeldEnd<'_> {
+    fn drop(&mut self) {
+        self.0.is_end_held.set(false);
+    }
+}
+
 impl Shared {
     pub(super) fn new<R: owned_io::Clock>(
         control: Control,
@@ -312,9 +321,10 @@ impl Shared {
         }
     }
 
-    /// While it is held, no flush ends our side of the stream.
-    pub(super) fn hold_end(&self, is_held: bool) {
-        self.is_end_held.set(is_held);
+    /// No flush ends our side of the stream, until the guard is dropped.
+    pub(super) fn hold_end(&self) -> HeldEnd<'_> {
+        self.is_end_held.set(true);
+        HeldEnd(self)
     }
 
     /// Drops the half that writes. Everything is written.

@@ -1,4 +1,4 @@
-//! [`Tasks`]: the tasks of the halves of a connection, and their common waker.
+//! [`HalfWakers`]: the wakers of the halves of a connection, and one for both.
 
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,9 +7,9 @@ use std::task::{Wake, Waker};
 use super::Direction;
 
 /// The tasks in which the halves were last polled.
-pub(super) enum Tasks {
-    /// One task, that of the marked halves. It is woken directly.
-    Single { task: Option<Waker>, is_of: [bool; 2] },
+pub(super) enum HalfWakers {
+    /// One task, which is registered for the marked halves. It is woken directly.
+    Single { task: Option<Waker>, is_registered: [bool; 2] },
     /// Two tasks, or an owner that needs a lasting waker. Few connections have that.
     Shared(Box<SharedWaker>),
 }
@@ -30,21 +30,22 @@ struct Wakers {
     halves: Mutex<[Option<Waker>; 2]>,
 }
 
-impl Tasks {
+impl HalfWakers {
     /// No task.
     pub(super) const fn new() -> Self {
-        Self::Single { task: None, is_of: [false; 2] }
+        Self::Single { task: None, is_registered: [false; 2] }
     }
 
     /// Registers the task of a half. Returns whether [`waker`](Self::waker) is another one than before.
     #[inline]
     pub(super) fn register(&mut self, direction: Direction, waker: &Waker) -> bool {
         let half = direction as usize;
-        let (task, is_of_half) = match self {
-            Self::Single { task, is_of } => (&*task, is_of[half]),
+        let (task, is_registered_half) = match self {
+            Self::Single { task, is_registered } => (&*task, is_registered[half]),
             Self::Shared(shared) => (&shared.tasks[half], true),
         };
-        let is_known = is_of_half && task.as_ref().is_some_and(|task| task.will_wake(waker));
+        let is_known =
+            is_registered_half && task.as_ref().is_some_and(|task| task.will_wake(waker));
         !is_known && self.update(direction, waker)
     }
 
@@ -63,7 +64,7 @@ impl Tasks {
     pub(super) fn wake(&self, direction: Direction) {
         let half = direction as usize;
         let task = match self {
-            Self::Single { task, is_of } => task.as_ref().filter(|_| is_of[half]),
+            Self::Single { task, is_registered } => task.as_ref().filter(|_| is_registered[half]),
             Self::Shared(shared) => shared.tasks[half].as_ref(),
         };
         task.map(Waker::wake_by_ref);
@@ -72,8 +73,9 @@ impl Tasks {
     /// Makes [`waker`](Self::waker) one that stays the same.
     #[cold]
     pub(super) fn share(&mut self) -> &mut SharedWaker {
-        if let Self::Single { task, is_of } = self {
-            let tasks = is_of.map(|is_of_half| task.clone().filter(|_| is_of_half));
+        if let Self::Single { task, is_registered } = self {
+            let tasks =
+                is_registered.map(|is_registered_half| task.clone().filter(|_| is_registered_half));
             *self = Self::Shared(Box::new(SharedWaker::new(tasks)));
         }
         match self {
@@ -86,16 +88,22 @@ impl Tasks {
     fn update(&mut self, direction: Direction, waker: &Waker) -> bool {
         let half = direction as usize;
         match self {
-            Self::Single { task, is_of } => {
-                let is_of_other = is_of[1 - half];
-                let is_same = task.as_ref().is_some_and(|task| task.will_wake(waker));
-                if is_same || !is_of_other {
-                    is_of[half] = true;
-                    let before = if is_same { None } else { task.replace(waker.clone()) };
-                    drop(before);
-                    return !is_same;
+            Self::Single { task, is_registered } => {
+                let is_other_registered = is_registered[1 - half];
+                let will_wake = |other| task.as_ref().is_some_and(|task| task.will_wake(other));
+                if will_wake(waker) {
+                    is_registered[half] = true;
+                    return false;
                 }
-                self.share().set(direction, waker);
+                // The first poll of an eager task registers a waker that wakes nobody.
+                if is_other_registered && !will_wake(Waker::noop()) {
+                    self.share().set(direction, waker);
+                    return true;
+                }
+                is_registered[half] = true;
+                is_registered[1 - half] = false;
+                let before = task.replace(waker.clone());
+                drop(before);
                 true
             }
             Self::Shared(shared) => {
@@ -177,7 +185,7 @@ mod tests {
     #[cfg(not(miri))]
     #[test]
     fn both_halves_in_one_task_need_no_other_waker() {
-        let ((task, waker), mut tasks) = (Task::new(), Tasks::new());
+        let ((task, waker), mut tasks) = (Task::new(), HalfWakers::new());
         assert!(tasks.register(Direction::Read, &waker), "it is new");
         assert!(!tasks.register(Direction::Write, &waker));
         assert!(!tasks.register(Direction::Read, &waker));
@@ -191,9 +199,26 @@ mod tests {
         assert_eq!(task.take_count(), 1, "once, as both are one task");
     }
 
+    /// As above about Miri.
+    #[cfg(not(miri))]
+    #[test]
+    fn a_waker_that_wakes_nobody_does_not_count_as_another_task() {
+        let ((task, waker), mut tasks) = (Task::new(), HalfWakers::new());
+        for half in [Direction::Read, Direction::Write] {
+            tasks.register(half, Waker::noop());
+        }
+        assert!(tasks.register(Direction::Read, &waker));
+        assert!(tasks.waker().will_wake(&waker), "it needs no other waker");
+        tasks.wake(Direction::Write);
+        assert_eq!(task.take_count(), 0, "that half has not been polled by this task");
+        assert!(!tasks.register(Direction::Write, &waker));
+        tasks.wake(Direction::Write);
+        assert_eq!(task.take_count(), 1);
+    }
+
     #[test]
     fn a_half_that_was_not_polled_is_not_woken() {
-        let ((task, waker), mut tasks) = (Task::new(), Tasks::new());
+        let ((task, waker), mut tasks) = (Task::new(), HalfWakers::new());
         tasks.register(Direction::Write, &waker);
         tasks.wake(Direction::Read);
         assert_eq!(task.take_count(), 0);
@@ -202,7 +227,7 @@ mod tests {
     #[test]
     fn a_half_that_moves_to_another_task_takes_its_waker_along() {
         let ((old, old_waker), (new, new_waker)) = (Task::new(), Task::new());
-        let mut tasks = Tasks::new();
+        let mut tasks = HalfWakers::new();
         tasks.register(Direction::Read, &old_waker);
         assert!(tasks.register(Direction::Read, &new_waker));
         tasks.waker().wake_by_ref();
@@ -212,7 +237,7 @@ mod tests {
     #[test]
     fn two_tasks_share_a_waker_that_stays() {
         let ((read, read_waker), (write, write_waker)) = (Task::new(), Task::new());
-        let mut tasks = Tasks::new();
+        let mut tasks = HalfWakers::new();
         tasks.register(Direction::Read, &read_waker);
         assert!(tasks.register(Direction::Write, &write_waker), "it wakes both");
         let waker = tasks.waker().clone();
@@ -227,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_shared_waker_wakes_those_that_are_registered_later() {
-        let ((task, waker), mut tasks) = (Task::new(), Tasks::new());
+        let ((task, waker), mut tasks) = (Task::new(), HalfWakers::new());
         tasks.share();
         let shared = tasks.waker().clone();
         assert!(!tasks.register(Direction::Read, &waker));
