@@ -25,7 +25,7 @@ use owned_io_tls::{Acceptor, Buffers, Connector, TlsConnection};
 fn the_work_of_a_handshake_counts_once_its_answer_is_written() {
     simulate(|| async {
         let (a, b) = owned_io_sim::pipe();
-        drop(Sim::spawn(Plain::connected(a)));
+        let client = Sim::spawn(Plain::connected(a));
         let acceptor = acceptor();
         let buffers = buffers();
         let mut accepting = pin!(acceptor.accept::<Sim, _>(b, &buffers));
@@ -37,6 +37,7 @@ fn the_work_of_a_handshake_counts_once_its_answer_is_written() {
             polled
         });
         accepted.await.unwrap();
+        drop(client.await.unwrap());
         // Without the handshake, a poll ends when it has used up the budget, with an operation of some 2 µs.
         let other_max = u64::from(coop::POLL_BUDGET_NANOS) + 10_000;
         assert!(spent_max >= coop::cost::tls_handshake(), "{spent_max} ns");
