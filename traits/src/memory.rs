@@ -92,6 +92,8 @@ struct Shared {
     waiters: Waiters,
     /// The number of waiting accounts: a reservation was refused, and none was granted since.
     waiting_count: Cell<usize>,
+    /// The number of evicted accounts that still exist.
+    evicted_count: Cell<usize>,
     /// The number of the current round of [`MemoryBudget::evict_holders`].
     round: Cell<u32>,
     round_began: Cell<Option<Instant>>,
@@ -159,6 +161,7 @@ impl MemoryBudget {
                 holders: RefCell::default(),
                 waiters: Waiters::default(),
                 waiting_count: Cell::new(0),
+                evicted_count: Cell::new(0),
                 round: Cell::new(0),
                 round_began: Cell::new(None),
                 rounds_in_a_row: Cell::new(0),
@@ -216,6 +219,13 @@ impl MemoryBudget {
     /// The reserved bytes of the common part.
     pub fn common_bytes_held(&self) -> usize {
         self.shared.common_held.get()
+    }
+
+    /// Whether any of its accounts is [evicted](MemoryAccount::is_evicted). While none is, which is usual, a connection
+    /// need not look at its own, whose memory is rarely in the CPU cache.
+    #[inline]
+    pub fn has_evicted(&self) -> bool {
+        self.shared.evicted_count.get() > 0
     }
 
     /// Evicts accounts that hold more than their share. A connection calls it when it starts to wait for
@@ -502,7 +512,9 @@ impl Account {
     }
 
     fn evict(&self) {
-        self.is_evicted.set(true);
+        if !self.is_evicted.replace(true) {
+            self.budget.evicted_count.set(self.budget.evicted_count.get() + 1);
+        }
         let waker = self.waker.take();
         waker.as_ref().map(Waker::wake_by_ref);
         self.waker.set(waker);
@@ -529,6 +541,9 @@ impl fmt::Debug for MemoryAccount {
 impl Drop for Account {
     fn drop(&mut self) {
         self.stop_waiting();
+        if self.is_evicted.get() {
+            self.budget.evicted_count.set(self.budget.evicted_count.get() - 1);
+        }
         if self.share_bytes > 0 {
             self.budget.shares_left.set(self.budget.shares_left.get() + 1);
         }
@@ -692,6 +707,23 @@ mod tests {
             budget.evict_holders(now + MemoryBudget::ROUND * round);
         }
         assert!(tiny.is_evicted() && large.is_evicted());
+    }
+
+    #[test]
+    fn a_budget_knows_whether_an_account_is_evicted() {
+        let now = Instant::now();
+        let budget = MemoryBudget::new(80 * KIB);
+        let accounts = [budget.account(), budget.account()];
+        let held = accounts.each_ref().map(|account| holding(account, 40 * KIB));
+        assert!(!budget.has_evicted());
+        (0..8).for_each(|round| budget.evict_holders(now + MemoryBudget::ROUND * round));
+        assert!(accounts.iter().all(MemoryAccount::is_evicted));
+        let [first, second] = accounts;
+        let [first_holds, second_holds] = held;
+        drop((first, first_holds));
+        assert!(budget.has_evicted(), "the other one still exists");
+        drop((second, second_holds));
+        assert!(!budget.has_evicted());
     }
 
     #[test]

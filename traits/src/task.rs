@@ -1,7 +1,7 @@
 //! Tasks: [`JoinHandle`] and the handling of panics, the same on every runtime.
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::future::{Future, poll_fn};
@@ -11,6 +11,8 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::{fmt, io};
+
+use pin_project_lite::pin_project;
 
 use crate::{Clock, Executor, coop, deadline};
 
@@ -57,7 +59,7 @@ pub async fn run_main<C: Clock, F: Future>(future: F) -> Result<F::Output, Panic
     coop::forget_last_task();
     let mut deadlines = deadline::drive::<C>(); // the tasks that end may still have some
     let _tasks = EndTasks { outer: RUNNING.with_borrow_mut(|running| take(&mut running.tasks)) };
-    let mut future = pin!(CatchPanic::new(future));
+    let mut future = pin!(CatchPanic::new(Box::pin(future))); // its drop and its moves are cheap
     poll_fn(|cx| {
         coop::begin_poll(coop::MAIN_TASK);
         deadlines.poll(cx);
@@ -144,11 +146,13 @@ impl Drop for EndTasks {
     }
 }
 
+/// It is always in an `Rc`, together with its future: a poll then looks at little memory.
+#[repr(C)] // the state is last, because no poll but the last one uses it
 struct Task<F: Future> {
-    future: RefCell<CatchPanic<F>>,
-    state: RefCell<State<F::Output>>,
     /// Wakes the [`Poller`].
     poller: RefCell<Option<Waker>>,
+    future: RefCell<CatchPanic<F>>,
+    state: RefCell<State<F::Output>>,
 }
 
 enum State<T> {
@@ -186,7 +190,7 @@ impl<F: Future> End for Task<F> {
     fn end(&self) {
         let mut future = self.future.borrow_mut();
         if future.is_running() {
-            let dropped = future.drop_future();
+            let dropped = Self::pinned(&mut future).drop_future();
             drop(future);
             self.finish(Err(dropped.map_or_else(JoinError::Panicked, |()| JoinError::Ended)));
         }
@@ -202,11 +206,18 @@ impl<F: Future> Task<F> {
     fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut future = self.future.borrow_mut();
         if future.is_running() {
-            let output = ready!(Pin::new(&mut *future).poll(cx));
+            let output = ready!(Self::pinned(&mut future).poll(cx));
             drop(future);
             self.finish(output.map_err(JoinError::Panicked));
         }
         Poll::Ready(())
+    }
+
+    /// The only access to the future that can change it.
+    fn pinned<'f>(future: &'f mut RefMut<'_, CatchPanic<F>>) -> Pin<&'f mut CatchPanic<F>> {
+        // SAFETY: the future is never moved, and is dropped where it is. Its task is created in an `Rc` and only used by
+        // handles to that. Nothing here replaces the future or moves it out of its cell, and nobody else sees the cell.
+        unsafe { Pin::new_unchecked(future) }
     }
 
     fn finish(&self, output: Result<F::Output, JoinError>) {
@@ -264,25 +275,27 @@ impl<F: Future> Drop for Poller<F> {
     }
 }
 
-/// A future that catches a panic and returns it as its output. It drops the inner future before it is ready,
-/// and also catches a panic of that drop.
-pub(crate) struct CatchPanic<F> {
-    /// Boxed, so that it can be dropped without being pinned in its owner.
-    future: Option<Pin<Box<F>>>,
+pin_project! {
+    /// A future that catches a panic and returns it as its output. It drops the inner future before it is ready,
+    /// and also catches a panic of that drop.
+    pub(crate) struct CatchPanic<F> {
+        #[pin]
+        future: Option<F>,
+    }
 }
 
 impl<F: Future> CatchPanic<F> {
-    pub(crate) fn new(future: F) -> Self {
-        Self { future: Some(Box::pin(future)) }
+    pub(crate) const fn new(future: F) -> Self {
+        Self { future: Some(future) }
     }
 
     const fn is_running(&self) -> bool {
         self.future.is_some()
     }
 
-    fn drop_future(&mut self) -> Result<(), Panicked> {
-        let future = self.future.take();
-        catch_unwind(AssertUnwindSafe(|| drop(future))).map_err(Panicked::new)
+    fn drop_future(self: Pin<&mut Self>) -> Result<(), Panicked> {
+        let mut future = self.project().future;
+        catch_unwind(AssertUnwindSafe(|| future.set(None))).map_err(Panicked::new)
     }
 }
 
@@ -292,8 +305,9 @@ impl<F: Future> Future for CatchPanic<F> {
     /// # Panics
     /// If polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let future = self.future.as_mut().expect("polled after it was ready");
-        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx)));
+        let future = self.as_mut().project().future;
+        let future = future.as_pin_mut().expect("polled after it was ready");
+        let polled = catch_unwind(AssertUnwindSafe(|| future.poll(cx)));
         let output = match polled {
             Ok(Poll::Pending) => return Poll::Pending,
             Ok(Poll::Ready(output)) => Ok(output),

@@ -99,7 +99,7 @@ impl Worker {
         Fut: Future<Output = io::Result<()>>,
     {
         let worker = self.clone();
-        let mut service = pin!(CatchPanic::new(async { service(worker).await }));
+        let mut service = pin!(CatchPanic::new(Box::pin(async { service(worker).await })));
         let deadline = async {
             self.stop.stopped().await;
             R::sleep(self.drain).await;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use owned_io::backend::{Direction, StickyError};
 use owned_io::coop::{self, cost};
-use owned_io::{MemoryAccount, MemoryWait, OwnedWrite, ShutdownHandle};
+use owned_io::{MemoryAccount, MemoryBudget, MemoryWait, OwnedWrite, ShutdownHandle};
 
 use super::Buffers;
 use super::assembly::out_of_memory;
@@ -46,6 +46,8 @@ pub(super) struct Shared {
     /// The wait for memory of the half that receives, once there was one.
     receive_wait: OnceCell<Box<MemoryWait>>,
     pub(super) account: MemoryAccount,
+    /// That of the account.
+    budget: MemoryBudget,
     pub(super) control: Control,
     pub(super) connection: ShutdownHandle,
     pub(super) subscriptions: Subscriptions,
@@ -83,6 +85,7 @@ impl Shared {
         let writer = WriteDriver::with_half(half, queue.buffers(), write_batches);
         Self {
             receive_wait: OnceCell::new(),
+            budget: account.budget(),
             send_wait: Cell::new(None),
             control,
             queue: RefCell::new(queue),
@@ -160,7 +163,7 @@ impl Shared {
     #[inline(always)]
     fn poll_write(&self, task: Option<(Direction, &Context<'_>)>) -> Poll<io::Result<()>> {
         let mut writer = self.writer.borrow_mut();
-        if self.account.is_evicted() {
+        if self.is_evicted() {
             self.handle_eviction(writer.is_busy());
         }
         loop {
@@ -250,12 +253,18 @@ impl Shared {
     #[inline]
     pub(super) fn poll_replies(&self, direction: Direction, cx: &Context<'_>) {
         let is_due = self.control.has_due_frames()
-            || self.account.is_evicted()
+            || self.is_evicted()
             || self.queue.borrow().has_replies()
             || self.control.state() == State::Closed;
         if is_due || self.writer.borrow().is_busy() {
             let _ = self.poll_flush(direction, cx);
         }
+    }
+
+    /// Whether others need the memory that the connection holds.
+    #[inline]
+    fn is_evicted(&self) -> bool {
+        self.budget.has_evicted() && self.account.is_evicted()
     }
 
     /// Waits until memory may have been released, so that a refused reservation of the half that receives can be tried
@@ -277,7 +286,7 @@ impl Shared {
     async fn wait_for_memory(&self, waited: &MemoryWait) {
         let ClockFns { now, sleep } = self.clock;
         match waited.begin(&self.account, now(), sleep) {
-            _ if self.account.is_evicted() => {
+            _ if self.is_evicted() => {
                 let is_writing = self.writer.borrow().is_busy();
                 self.handle_eviction(is_writing);
             }
