@@ -154,8 +154,8 @@ async fn serve_beside_busy_tasks<R: Runtime>(
     }
     // No timer is used beyond this: on monoio, none fires while a task has work.
     R::sleep(A_WHILE).await;
-    for _ in 0..BUSY {
-        drop(R::spawn(be_busy::<R>()));
+    for task in 0..BUSY {
+        drop(R::spawn(be_busy::<R>(task))); // each begins with another turn, so that they do not all sleep at once
     }
 
     let all = Rc::new(RefCell::new(Vec::new()));
@@ -195,8 +195,8 @@ async fn serve_beside_busy_tasks<R: Runtime>(
 
 /// Always has work. Most of these tasks are in the queue of the runtime at any time: tokio keeps one that sleeps for zero
 /// apart until the queue is empty. The others poll I/O only while tasks sleep.
-async fn be_busy<R: Runtime>() {
-    for turn in 0_u64.. {
+async fn be_busy<R: Runtime>(first_turn: u64) {
+    for turn in first_turn.. {
         POLLS.set(POLLS.get() + 1);
         if turn.is_multiple_of(4) {
             R::sleep(Duration::ZERO).await;
