@@ -184,7 +184,7 @@ async fn shake_hands<C: Clock>(
             session.handle_written(Slice::into_inner(records));
             written = result;
         }
-        coop::consume(mem::take(&mut work_nanos)); // of a handshake without an answer
+        coop::consume(mem::take(&mut work_nanos)); // if nothing was written
         // The failure of the handshake comes before the failure to tell the peer.
         let readable = session.readable()?;
         written?;

@@ -182,7 +182,7 @@ pub trait Executor: Sized + 'static {
     ///
     /// Other tasks wait during that poll, which is a part of the caller's. Therefore it has a bound: once such polls have
     /// used up [`EAGER_BUDGET_NANOS`](crate::coop::EAGER_BUDGET_NANOS) within one poll of the caller, this behaves like
-    /// `spawn`, and so it does within such a poll. The poll has a [budget](crate::coop) of its own, and leaves that of the
+    /// `spawn`. The same holds within such a poll. The poll has a [budget](crate::coop) of its own, and leaves that of the
     /// caller as it is.
     ///
     /// The task must not need what the caller has borrowed, or locked. The runtime polls it again in its turn, unless it

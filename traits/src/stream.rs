@@ -101,7 +101,7 @@ pub trait ByteStream: OwnedRead + OwnedWrite + 'static {
     /// # Implementer notes
     /// A wrapper may return the handle of the connection within. One whose [`shutdown`](OwnedWrite::shutdown) writes
     /// something, or that keeps bytes which were written to it, must return a handle of its own:
-    /// [`drops_cleanly`](ShutdownHandle::drops_cleanly) of the inner one would let protocols drop it without that.
+    /// [`drops_cleanly`](ShutdownHandle::drops_cleanly) of the inner one would let protocols drop it without its shutdown.
     fn shutdown_handle(&self) -> ShutdownHandle;
 }
 

@@ -18,7 +18,8 @@ use crate::{Clock, Executor, coop, deadline};
 
 /// Waits for the output of a task.
 ///
-/// Dropping it detaches the task, which continues.
+/// Dropping it detaches the task, which continues. While it is kept, so is the memory of the task's future, also when the
+/// task is done.
 #[must_use = "dropping it detaches the task; say so with `drop`"]
 pub struct JoinHandle<T> {
     task: Rc<dyn Join<T>>,
@@ -59,7 +60,7 @@ pub async fn run_main<C: Clock, F: Future>(future: F) -> Result<F::Output, Panic
     coop::forget_last_task();
     let mut deadlines = deadline::drive::<C>(); // the tasks that end may still have some
     let _tasks = EndTasks { outer: RUNNING.with_borrow_mut(|running| take(&mut running.tasks)) };
-    let mut future = pin!(CatchPanic::new(Box::pin(future))); // its drop and its moves are cheap
+    let mut future = pin!(CatchPanic::new(Box::pin(future))); // boxed: this future has space for it once, not twice
     poll_fn(|cx| {
         coop::begin_poll(coop::MAIN_TASK);
         deadlines.poll(cx);
@@ -147,7 +148,7 @@ impl Drop for EndTasks {
 }
 
 /// It is always in an `Rc`, together with its future: a poll then looks at little memory.
-#[repr(C)] // the state is last, because no poll but the last one uses it
+#[repr(C)] // the state is last, because no poll of the task but the last one uses it
 struct Task<F: Future> {
     /// Wakes the [`Poller`].
     poller: RefCell<Option<Waker>>,
@@ -395,5 +396,95 @@ impl From<Panicked> for io::Error {
     /// Keeps the message, but not the payload, which is not `Sync` as an `io::Error` must be.
     fn from(panicked: Panicked) -> Self {
         Self::other(panicked.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    /// How [`Faulty`] ends.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Fate {
+        Done,
+        Panics,
+        Waits,
+    }
+
+    /// Panics when it is dropped.
+    struct Faulty(Fate);
+
+    impl Future for Faulty {
+        type Output = ();
+
+        fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+            match self.0 {
+                Fate::Done => Poll::Ready(()),
+                Fate::Panics => panic!("polled"),
+                Fate::Waits => Poll::Pending,
+            }
+        }
+    }
+
+    impl Drop for Faulty {
+        fn drop(&mut self) {
+            panic!("dropped");
+        }
+    }
+
+    fn begin<F: Future<Output: 'static> + 'static>(
+        future: F,
+    ) -> (Pin<Box<Poller<F>>>, JoinHandle<F::Output>) {
+        let poller = Poller::new(future);
+        let task = Rc::clone(&poller.task);
+        (Box::pin(poller), JoinHandle { task })
+    }
+
+    fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+        future.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    async fn wait_once() {
+        let mut has_waited = false;
+        poll_fn(|_| match replace(&mut has_waited, true) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+        .await;
+    }
+
+    #[test]
+    fn a_future_may_refer_to_itself() {
+        let (mut poller, handle) = begin(async {
+            let values = [1, 2, 3];
+            let last = &values[2];
+            wait_once().await;
+            *last
+        });
+        assert!(poll(poller.as_mut()).is_pending());
+        assert!(poll(poller.as_mut()).is_ready());
+        drop(poller);
+        assert_eq!(poll(pin!(handle)).map(Result::unwrap), Poll::Ready(3));
+    }
+
+    #[test]
+    fn a_panic_ends_the_task_also_if_the_drop_panics() {
+        for fate in [Fate::Done, Fate::Panics, Fate::Waits] {
+            let (mut poller, handle) = begin(Faulty(fate));
+            assert_eq!(poll(poller.as_mut()).is_pending(), fate == Fate::Waits);
+            drop(poller); // the runtime drops the task
+            let outcome = poll(pin!(handle));
+            let is_panic = matches!(outcome, Poll::Ready(Err(JoinError::Panicked(_))));
+            assert!(is_panic, "{fate:?}: {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_task_that_is_dropped_before_it_is_polled_has_ended() {
+        let (poller, handle) = begin(pending::<()>());
+        drop(poller);
+        assert!(matches!(poll(pin!(handle)), Poll::Ready(Err(JoinError::Ended))));
     }
 }

@@ -66,7 +66,7 @@ fn a_server_drops_its_connection_once_both_have_closed() {
     });
 }
 
-/// What closes the connection then is the flush of the other half.
+/// The flush of the other half then ends the stream.
 #[test]
 fn a_close_whose_receive_was_dropped_still_ends_the_stream() {
     simulate(|| async {

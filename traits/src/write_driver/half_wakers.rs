@@ -185,17 +185,17 @@ mod tests {
     #[cfg(not(miri))]
     #[test]
     fn both_halves_in_one_task_need_no_other_waker() {
-        let ((task, waker), mut tasks) = (Task::new(), HalfWakers::new());
-        assert!(tasks.register(Direction::Read, &waker), "it is new");
-        assert!(!tasks.register(Direction::Write, &waker));
-        assert!(!tasks.register(Direction::Read, &waker));
-        assert!(tasks.waker().will_wake(&waker));
+        let ((task, waker), mut wakers) = (Task::new(), HalfWakers::new());
+        assert!(wakers.register(Direction::Read, &waker), "it is new");
+        assert!(!wakers.register(Direction::Write, &waker));
+        assert!(!wakers.register(Direction::Read, &waker));
+        assert!(wakers.waker().will_wake(&waker));
         for half in [Direction::Read, Direction::Write] {
-            tasks.wake(half);
+            wakers.wake(half);
             assert_eq!(task.take_count(), 1);
         }
-        tasks.share();
-        tasks.waker().wake_by_ref();
+        wakers.share();
+        wakers.waker().wake_by_ref();
         assert_eq!(task.take_count(), 1, "once, as both are one task");
     }
 
@@ -203,59 +203,59 @@ mod tests {
     #[cfg(not(miri))]
     #[test]
     fn a_waker_that_wakes_nobody_does_not_count_as_another_task() {
-        let ((task, waker), mut tasks) = (Task::new(), HalfWakers::new());
+        let ((task, waker), mut wakers) = (Task::new(), HalfWakers::new());
         for half in [Direction::Read, Direction::Write] {
-            tasks.register(half, Waker::noop());
+            wakers.register(half, Waker::noop());
         }
-        assert!(tasks.register(Direction::Read, &waker));
-        assert!(tasks.waker().will_wake(&waker), "it needs no other waker");
-        tasks.wake(Direction::Write);
+        assert!(wakers.register(Direction::Read, &waker));
+        assert!(wakers.waker().will_wake(&waker), "it needs no other waker");
+        wakers.wake(Direction::Write);
         assert_eq!(task.take_count(), 0, "that half has not been polled by this task");
-        assert!(!tasks.register(Direction::Write, &waker));
-        tasks.wake(Direction::Write);
+        assert!(!wakers.register(Direction::Write, &waker));
+        wakers.wake(Direction::Write);
         assert_eq!(task.take_count(), 1);
     }
 
     #[test]
     fn a_half_that_was_not_polled_is_not_woken() {
-        let ((task, waker), mut tasks) = (Task::new(), HalfWakers::new());
-        tasks.register(Direction::Write, &waker);
-        tasks.wake(Direction::Read);
+        let ((task, waker), mut wakers) = (Task::new(), HalfWakers::new());
+        wakers.register(Direction::Write, &waker);
+        wakers.wake(Direction::Read);
         assert_eq!(task.take_count(), 0);
     }
 
     #[test]
     fn a_half_that_moves_to_another_task_takes_its_waker_along() {
         let ((old, old_waker), (new, new_waker)) = (Task::new(), Task::new());
-        let mut tasks = HalfWakers::new();
-        tasks.register(Direction::Read, &old_waker);
-        assert!(tasks.register(Direction::Read, &new_waker));
-        tasks.waker().wake_by_ref();
+        let mut wakers = HalfWakers::new();
+        wakers.register(Direction::Read, &old_waker);
+        assert!(wakers.register(Direction::Read, &new_waker));
+        wakers.waker().wake_by_ref();
         assert_eq!((old.take_count(), new.take_count()), (0, 1));
     }
 
     #[test]
     fn two_tasks_share_a_waker_that_stays() {
         let ((read, read_waker), (write, write_waker)) = (Task::new(), Task::new());
-        let mut tasks = HalfWakers::new();
-        tasks.register(Direction::Read, &read_waker);
-        assert!(tasks.register(Direction::Write, &write_waker), "it wakes both");
-        let waker = tasks.waker().clone();
+        let mut wakers = HalfWakers::new();
+        wakers.register(Direction::Read, &read_waker);
+        assert!(wakers.register(Direction::Write, &write_waker), "it wakes both");
+        let waker = wakers.waker().clone();
         waker.wake_by_ref();
         assert_eq!((read.take_count(), write.take_count()), (1, 1));
-        tasks.wake(Direction::Write);
+        wakers.wake(Direction::Write);
         assert_eq!((read.take_count(), write.take_count()), (0, 1));
-        assert!(!tasks.register(Direction::Write, &read_waker), "it is the same");
+        assert!(!wakers.register(Direction::Write, &read_waker), "it is the same");
         waker.wake_by_ref();
         assert_eq!(write.take_count(), 0, "it is not registered any more");
     }
 
     #[test]
     fn a_shared_waker_wakes_those_that_are_registered_later() {
-        let ((task, waker), mut tasks) = (Task::new(), HalfWakers::new());
-        tasks.share();
-        let shared = tasks.waker().clone();
-        assert!(!tasks.register(Direction::Read, &waker));
+        let ((task, waker), mut wakers) = (Task::new(), HalfWakers::new());
+        wakers.share();
+        let shared = wakers.waker().clone();
+        assert!(!wakers.register(Direction::Read, &waker));
         shared.wake_by_ref();
         assert_eq!(task.take_count(), 1);
     }

@@ -46,7 +46,7 @@ pub(super) struct Shared {
     /// The wait for memory of the half that receives, once there was one.
     receive_wait: OnceCell<Box<MemoryWait>>,
     pub(super) account: MemoryAccount,
-    /// That of the account.
+    /// The budget of `account`.
     budget: MemoryBudget,
     pub(super) control: Control,
     pub(super) connection: ShutdownHandle,
