@@ -190,7 +190,7 @@ trait End {
 impl<F: Future> End for Task<F> {
     fn end(&self) {
         let mut future = self.future.borrow_mut();
-        if future.is_running() {
+        if Self::pinned(&mut future).is_running() {
             let dropped = Self::pinned(&mut future).drop_future();
             drop(future);
             self.finish(Err(dropped.map_or_else(JoinError::Panicked, |()| JoinError::Ended)));
@@ -206,7 +206,7 @@ impl<F: Future> Task<F> {
     #[inline]
     fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut future = self.future.borrow_mut();
-        if future.is_running() {
+        if Self::pinned(&mut future).is_running() {
             let output = ready!(Self::pinned(&mut future).poll(cx));
             drop(future);
             self.finish(output.map_err(JoinError::Panicked));
@@ -214,7 +214,7 @@ impl<F: Future> Task<F> {
         Poll::Ready(())
     }
 
-    /// The only access to the future that can change it.
+    /// The only access to the future.
     fn pinned<'f>(future: &'f mut RefMut<'_, CatchPanic<F>>) -> Pin<&'f mut CatchPanic<F>> {
         // SAFETY: the future is never moved, and is dropped where it is. Its task is created in an `Rc` and only used by
         // handles to that. Nothing here replaces the future or moves it out of its cell, and nobody else sees the cell.
@@ -290,8 +290,9 @@ impl<F: Future> CatchPanic<F> {
         Self { future: Some(future) }
     }
 
-    const fn is_running(&self) -> bool {
-        self.future.is_some()
+    /// By a pinned reference: a shared one would invalidate the references of the future to itself.
+    fn is_running(self: Pin<&mut Self>) -> bool {
+        self.project().future.as_pin_mut().is_some()
     }
 
     fn drop_future(self: Pin<&mut Self>) -> Result<(), Panicked> {
