@@ -19,6 +19,7 @@ use owned_io::{
     BufResult, Clock, IoBuf, IoBufExt, IoBufMut, IoVec, Pool, PoolBuf, TRANSFER_BYTES_MAX, coop,
 };
 
+use crate::transfer::offered_bytes;
 use crate::{
     ListenSocket, Socket, check_written, shutdown, try_read, try_read_pooled, try_write,
     try_write_vectored,
@@ -205,8 +206,7 @@ impl<S: Completion> Socket for CompletionSocket<S> {
             return BufResult(Ok(0), bufs);
         }
         if self.tries_to_write() {
-            let pieces = bufs.as_io_slices_within(coop::write_bytes_max());
-            let asked = pieces.iter().map(|piece| piece.len()).sum();
+            let asked = offered_bytes(&bufs);
             let result = try_write_vectored(self.as_fd(), &mut bufs);
             self.record_written(&result, asked);
             if !would_block(&result) {

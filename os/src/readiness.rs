@@ -21,6 +21,7 @@ use owned_io::{
     select,
 };
 
+use crate::transfer::offered_bytes;
 use crate::{ListenSocket, Socket, try_read, try_read_pooled, try_write, try_write_vectored};
 
 /// A TCP connection.
@@ -163,8 +164,7 @@ impl<S: Readiness> Socket for ReadinessSocket<S> {
             return BufResult(Ok(0), bufs);
         }
         let result = poll_fn(|cx| {
-            let pieces = bufs.as_io_slices_within(coop::write_bytes_max());
-            let asked: usize = pieces.iter().map(|piece| piece.len()).sum();
+            let asked = offered_bytes(&bufs);
             self.poll_io(cx, Interest::Write, asked, || try_write_vectored(self.as_fd(), &mut bufs))
         })
         .await;

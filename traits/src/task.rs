@@ -81,10 +81,9 @@ pub(crate) fn spawn<R: Executor, F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: 'static> + 'static,
 {
-    let poller = Poller::new(future);
-    let task = Rc::clone(&poller.task);
+    let (poller, handle) = Poller::new(future);
     R::spawn_detached(poller);
-    JoinHandle { task }
+    handle
 }
 
 /// Like [`spawn`], but polls the task once, if the running poll may still do that. A task that is done then never enters
@@ -93,8 +92,7 @@ pub(crate) fn spawn_eager<R: Executor, F>(future: F) -> JoinHandle<F::Output>
 where
     F: Future<Output: 'static> + 'static,
 {
-    let poller = Poller::new(future);
-    let task = Rc::clone(&poller.task);
+    let (poller, handle) = Poller::new(future);
     // A waker that wakes nobody suffices: the runtime polls the task again, with its own waker.
     let mut cx = Context::from_waker(Waker::noop());
     let polled = coop::poll_eagerly(poller.id, || poller.task.poll(&mut cx));
@@ -102,7 +100,7 @@ where
     if polled.is_none_or(|polled| polled.is_pending()) {
         R::spawn_detached(poller);
     }
-    JoinHandle { task }
+    handle
 }
 
 thread_local! {
@@ -236,15 +234,15 @@ struct Poller<F: Future> {
 }
 
 impl<F: Future<Output: 'static> + 'static> Poller<F> {
-    /// The poller of a new task, which is in the list of running tasks from now on.
-    fn new(future: F) -> Self {
+    /// The poller and the handle of a new task, which is in the list of running tasks from now on.
+    fn new(future: F) -> (Self, JoinHandle<F::Output>) {
         let task = Rc::new(Task {
             future: RefCell::new(CatchPanic::new(future)),
             state: RefCell::new(State::Running(None)),
             poller: RefCell::default(),
         });
         let id = RUNNING.with_borrow_mut(|running| running.insert(Rc::clone(&task) as Rc<dyn End>));
-        Self { task, id }
+        (Self { task: Rc::clone(&task), id }, JoinHandle { task })
     }
 }
 
@@ -435,14 +433,6 @@ mod tests {
         }
     }
 
-    fn begin<F: Future<Output: 'static> + 'static>(
-        future: F,
-    ) -> (Pin<Box<Poller<F>>>, JoinHandle<F::Output>) {
-        let poller = Poller::new(future);
-        let task = Rc::clone(&poller.task);
-        (Box::pin(poller), JoinHandle { task })
-    }
-
     fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
         future.poll(&mut Context::from_waker(Waker::noop()))
     }
@@ -458,12 +448,13 @@ mod tests {
 
     #[test]
     fn a_future_may_refer_to_itself() {
-        let (mut poller, handle) = begin(async {
+        let (poller, handle) = Poller::new(async {
             let values = [1, 2, 3];
             let last = &values[2];
             wait_once().await;
             *last
         });
+        let mut poller = Box::pin(poller);
         assert!(poll(poller.as_mut()).is_pending());
         assert!(poll(poller.as_mut()).is_ready());
         drop(poller);
@@ -473,7 +464,8 @@ mod tests {
     #[test]
     fn a_panic_ends_the_task_also_if_the_drop_panics() {
         for fate in [Fate::Done, Fate::Panics, Fate::Waits] {
-            let (mut poller, handle) = begin(Faulty(fate));
+            let (poller, handle) = Poller::new(Faulty(fate));
+            let mut poller = Box::pin(poller);
             assert_eq!(poll(poller.as_mut()).is_pending(), fate == Fate::Waits);
             drop(poller); // the runtime drops the task
             let outcome = poll(pin!(handle));
@@ -484,7 +476,7 @@ mod tests {
 
     #[test]
     fn a_task_that_is_dropped_before_it_is_polled_has_ended() {
-        let (poller, handle) = begin(pending::<()>());
+        let (poller, handle) = Poller::new(pending::<()>());
         drop(poller);
         assert!(matches!(poll(pin!(handle)), Poll::Ready(Err(JoinError::Ended))));
     }

@@ -13,14 +13,17 @@ use std::task::Poll;
 use std::time::Duration;
 
 use common::{CLOSE, FIN, Role, frame};
-use ends::{Protocol, buffers, raw_client, raw_client_over, read_to_end, seconds_since, simulate};
+use ends::{
+    Protocol, buffers, close_server, raw_client, raw_client_over, read_to_end, seconds_since,
+    simulate,
+};
 use owned_io::backend::{Duplex, Endpoint, ShutdownTarget};
 use owned_io::{
     BufResult, ByteStream, Clock, Executor, IoBuf, IoVec, OwnedWrite, OwnedWriteExt, ShutdownHandle,
 };
 use owned_io_sim::{Sim, SimReadHalf, SimStream, SimWriteHalf, pipe};
 use owned_io_websocket::stream::Message;
-use owned_io_websocket::{CloseCode, CloseFrame, Config, Misuse};
+use owned_io_websocket::{Config, Misuse};
 
 /// The payload of a normal close.
 const CLOSE_NORMAL: &[u8] = b"\x03\xE8";
@@ -41,11 +44,7 @@ fn a_server_drops_its_connection_once_both_have_closed() {
                 raw_client_over(transport, raw, Config::default(), buffers(), b"").await;
             let start = Sim::now();
             let serving = Sim::spawn(async move {
-                if server_begins {
-                    let frame = CloseFrame { code: Some(CloseCode::NORMAL), reason: "" };
-                    server.outgoing.close(frame).await.unwrap();
-                }
-                assert_eq!(server.incoming.receive().await.unwrap(), None);
+                close_server(&mut server, server_begins).await;
                 server
             });
             let close = frame(Role::Server, FIN | CLOSE, CLOSE_NORMAL);

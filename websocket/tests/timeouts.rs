@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use common::{BINARY, CLOSE, CONTINUATION, FIN, PING, PONG, Role, TEXT, frame};
 use ends::{
-    NORMAL, Protocol, buffers, pair, raw_client, read_to_end, request, seconds_since, simulate,
+    NORMAL, Protocol, buffers, close_server, pair, raw_client, read_to_end, request, seconds_since,
+    simulate,
 };
 use owned_io::{
     ByteStream, Clock, Executor, MemoryBudget, OwnedRead, OwnedReadExt, OwnedWrite, OwnedWriteExt,
@@ -19,7 +20,7 @@ use owned_io::{
 use owned_io_sim::{Sim, pipe};
 use owned_io_websocket::handshake::{Offer, Refusal};
 use owned_io_websocket::stream::{Buffers, Error, Message, WebSocket, accept, connect};
-use owned_io_websocket::{CloseCode, CloseFrame, Config, Timeout, Violation};
+use owned_io_websocket::{Config, Timeout, Violation};
 
 #[test]
 fn a_silent_peer_is_pinged_and_then_closed() {
@@ -340,11 +341,7 @@ fn a_server_does_not_wait_once_both_have_closed() {
             let (mut server, mut raw) = raw_client(Config::default(), buffers(), b"").await;
             let start = Sim::now();
             let serving = Sim::spawn(async move {
-                if server_begins {
-                    let frame = CloseFrame { code: Some(CloseCode::NORMAL), reason: "" };
-                    server.outgoing.close(frame).await.unwrap();
-                }
-                assert_eq!(server.incoming.receive().await.unwrap(), None);
+                close_server(&mut server, server_begins).await;
             });
             let close = frame(Role::Server, FIN | CLOSE, CLOSE_NORMAL);
             raw.write_all(close).await.into_result().unwrap();

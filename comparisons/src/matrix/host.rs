@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::servers::Server;
 use super::versions;
 
+/// Where Linux says which congestion control new TCP connections have (tcp(7)).
+const CONGESTION_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+
 /// The machine, the kernel, the compiler, the code and what it is compared with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -17,6 +20,9 @@ pub(crate) struct Host {
     processor: String,
     cores: usize,
     kernel: String,
+    /// The congestion control of new TCP connections. Empty in results of before 2026-11-28, which lack it.
+    #[serde(default)]
+    congestion_control: String,
     compiler: String,
     commit: String,
     versions: Vec<String>,
@@ -34,6 +40,8 @@ impl Host {
                 .map_or_else(unknown, |name| name.trim_start_matches([':', ' ', '\t']).to_owned()),
             cores: thread::available_parallelism().map_or(0, usize::from),
             kernel: output_of("uname", &["-sr"]),
+            congestion_control: fs::read_to_string(CONGESTION_CONTROL)
+                .map_or_else(|_| unknown(), |name| name.trim().to_owned()),
             compiler: output_of("rustc", &["--version"]),
             commit: commit(),
             versions: versions::of(servers),
@@ -46,9 +54,21 @@ impl Host {
         *self == Self { date: self.date.clone(), ..other.clone() }
     }
 
+    /// What on this machine makes figures less certain than they could be.
+    pub(crate) fn warning(&self) -> Option<&'static str> {
+        (self.congestion_control == "bbr").then_some(
+            "TCP's congestion control is bbr, which paces what is sent: large messages cost up to twice as much, and \
+             differ from start to start. With `sysctl -w net.ipv4.tcp_congestion_control=cubic` they do not.",
+        )
+    }
+
     pub(crate) fn sentence(&self) -> String {
         let Self { processor, cores, kernel, compiler, commit, date, .. } = self;
-        format!("{date}, commit {commit}, {compiler}, {kernel}, {cores} cores of {processor}")
+        let tcp = match self.congestion_control.as_str() {
+            "" => String::new(),
+            name => format!(", TCP {name}"),
+        };
+        format!("{date}, commit {commit}, {compiler}, {kernel}{tcp}, {cores} cores of {processor}")
     }
 
     /// The versions of what is compared and of what builds it.
@@ -57,12 +77,13 @@ impl Host {
     }
 
     /// Each fact by its name.
-    pub(crate) fn facts(&self) -> [(&'static str, String); 7] {
+    pub(crate) fn facts(&self) -> [(&'static str, String); 8] {
         [
             ("Measured", self.date.clone()),
             ("Commit", self.commit.clone()),
             ("Compiler", self.compiler.clone()),
             ("Kernel", self.kernel.clone()),
+            ("TCP congestion control", self.congestion_control.clone()),
             ("Processor", self.processor.clone()),
             ("Cores", self.cores.to_string()),
             ("Versions", self.versions()),

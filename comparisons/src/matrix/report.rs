@@ -16,6 +16,9 @@ pub(crate) fn markdown(results: &Results, tables: &[Vec<ReportRow<'_>>]) -> Stri
     let Results { command, server_core, load_core, no_calls, .. } = results;
     text += &format!("\n`{command}`, servers on core {server_core}, load on core {load_core}.\n");
     text += &format!("\nVersions: {}.\n", results.host.versions());
+    if let Some(warning) = results.host.warning() {
+        text += &format!("\n{warning}\n");
+    }
     if let Some(why) = no_calls {
         text += &format!("\nSystem calls not counted: {why}.\n");
     }

@@ -193,9 +193,13 @@ impl Options {
             self.check_cores(server)?;
         }
         build(&workloads)?;
+        let host = Host::of(&servers(&workloads));
+        if let Some(warning) = host.warning() {
+            eprintln!("matrix: {warning}");
+        }
         let results = Results::of(
             command_line("cargo matrix", env::args().skip(1)),
-            Host::of(&servers(&workloads)),
+            host,
             [self.server_core, self.load_core],
             self.quick.then(|| "--quick leaves them out".to_owned()),
             workloads,

@@ -115,12 +115,7 @@ fn a_connection_serves_requests_until_one_is_the_last() {
         let mut kept = server.connect(1);
         for _ in 0..3 {
             kept.write_all(health.as_bytes()).unwrap();
-            let mut answer = Vec::new();
-            while !answer.ends_with(b"\r\n\r\nok\n") {
-                let mut byte = [0];
-                kept.read_exact(&mut byte).unwrap();
-                answer.extend(byte);
-            }
+            read_until(&mut kept, b"\r\n\r\nok\n");
         }
     }
 }
@@ -138,12 +133,7 @@ fn a_websocket_that_sends_behind_its_close_frame_reads_the_servers() {
                 Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
                 Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
             stream.write_all(request.as_bytes()).unwrap();
-            let mut head = Vec::new();
-            while !head.ends_with(b"\r\n\r\n") {
-                let mut byte = [0];
-                stream.read_exact(&mut byte).unwrap();
-                head.extend(byte);
-            }
+            read_until(&mut stream, b"\r\n\r\n");
             stream.write_all(CLOSE).unwrap();
             let begun = Instant::now();
             for _ in 0..50 {
@@ -314,12 +304,7 @@ fn objects_come_from_a_server_once() {
             for stream in origin.incoming() {
                 let mut stream = stream.unwrap();
                 counted.fetch_add(1, Ordering::SeqCst);
-                let mut request = Vec::new();
-                while !request.ends_with(b"\r\n\r\n") {
-                    let mut byte = [0];
-                    stream.read_exact(&mut byte).unwrap();
-                    request.extend(byte);
-                }
+                let request = read_until(&mut stream, b"\r\n\r\n");
                 assert!(request.starts_with(b"GET /p/a HTTP/1.1\r\n"));
                 thread::sleep(Duration::from_millis(300));
                 write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", sent.len())
@@ -353,4 +338,15 @@ fn objects_come_from_a_server_once() {
             assert_eq!(asked.load(Ordering::SeqCst), 1, "{runtime}");
         }
     }
+}
+
+/// Reads byte by byte, so that nothing behind `end` is taken.
+fn read_until(stream: &mut impl Read, end: &[u8]) -> Vec<u8> {
+    let mut all = Vec::new();
+    while !all.ends_with(end) {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        all.extend(byte);
+    }
+    all
 }

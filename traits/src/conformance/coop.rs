@@ -275,8 +275,8 @@ pub async fn each_poll_begins_with_a_full_budget<R: Runtime>() {
     }
 }
 
-/// "Once such polls have used up `EAGER_BUDGET_NANOS` within one poll of the caller, this is `spawn`." "The poll has a
-/// budget of its own, and leaves that of the caller as it is."
+/// "Once such polls have used up `EAGER_BUDGET_NANOS` within one poll of the caller, this behaves like `spawn`." "The poll
+/// has a budget of its own, and leaves that of the caller as it is."
 pub async fn eager_polls_have_a_bound<R: Runtime>() {
     const TASKS: u32 = 100;
     R::sleep(A_WHILE).await; // the next poll starts with a full budget

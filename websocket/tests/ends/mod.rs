@@ -75,6 +75,15 @@ pub(crate) async fn raw_client_over<S: ByteStream>(
     (accepted.await.unwrap().unwrap(), raw)
 }
 
+/// A server that closes first, or waits for its client to do so, until both have closed.
+pub(crate) async fn close_server<S: ByteStream>(server: &mut WebSocket<S>, server_begins: bool) {
+    if server_begins {
+        let frame = CloseFrame { code: Some(CloseCode::NORMAL), reason: "" };
+        server.outgoing.close(frame).await.unwrap();
+    }
+    assert_eq!(server.incoming.receive().await.unwrap(), None);
+}
+
 /// Rounded to the nearest second.
 pub(crate) fn seconds_since(start: Instant) -> u64 {
     (Sim::now() - start + Duration::from_millis(500)).as_secs()
