@@ -55,9 +55,8 @@
 //! waits by `POLL_ADD`, then receives. The first read of a connection, and one after a read that has filled its buffer,
 //! tries `recv` before that, while the task has budget.
 //!
-//! While the task has budget, a write tries `send` and a vectored write `sendmsg`. If there is no room, and after a write
-//! that has not taken all of its bytes, a write is a `SEND`. A vectored write then waits by `POLL_ADD`, and calls `sendmsg`,
-//! because monoio's own is a `WRITEV`, which raises SIGPIPE.
+//! A write is a `SEND`. A vectored write waits by `POLL_ADD`, then calls `sendmsg`, because monoio's own is a `WRITEV`, which
+//! raises SIGPIPE. The first four writes of a connection try `send` and `sendmsg` before that, while the task has budget.
 //!
 //! Accept tries `accept4` first, and connect begins without waiting; both then wait by `POLL_ADD`. Closing is a `CLOSE`
 //! within the runtime, and close(2) outside of it. Each worker has a descriptor that is always readable, next to its ring and its

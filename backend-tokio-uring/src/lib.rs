@@ -52,7 +52,7 @@
 //! | first read of a connection, and one after a read that has filled its buffer | `recv` without waiting, while the task has budget; if nothing has arrived, as the next ones |
 //! | read | RECV |
 //! | pooled read | RECV while `Pool::take_for_waiting_read` has a buffer, else POLL_ADD and then `recv` without waiting |
-//! | write, vectored write | `send`, `sendmsg` without waiting, while the task has budget; if there is no room, and after a write that has not taken all of its bytes, SEND, SENDMSG |
+//! | write, vectored write | SEND, SENDMSG; the first four of a connection are tried by `send` and `sendmsg` before that, while the task has budget |
 //! | accept | `accept4` without waiting, epoll when the queue is empty |
 //! | connect | `connect` without waiting, then epoll |
 //! | read, write, vectored write, sync of a file | READ, WRITE, WRITEV, FSYNC of the data |
@@ -73,7 +73,7 @@
 //!   such a task none completed. Timers, accepting and connecting go on. With a kernel thread that
 //!   submits (`sqpoll_idle` of 2 s) all 1,000 completed.
 //! - Each operation takes an iteration of the event loop, even one that completes when it is submitted. The server's part
-//!   of an echo takes an `epoll_wait`, an `io_uring_enter` and a `send`.
+//!   of an echo takes two.
 //! - A runtime that cannot be set up, although io_uring is available, leaks three descriptors. Too little
 //!   locked memory for the ring is an example.
 //! - The end of `block_on` waits for reads and writes of files that were dropped.

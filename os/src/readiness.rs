@@ -21,7 +21,6 @@ use owned_io::{
     select,
 };
 
-use crate::transfer::offered_bytes;
 use crate::{ListenSocket, Socket, try_read, try_read_pooled, try_write, try_write_vectored};
 
 /// A TCP connection.
@@ -164,7 +163,8 @@ impl<S: Readiness> Socket for ReadinessSocket<S> {
             return BufResult(Ok(0), bufs);
         }
         let result = poll_fn(|cx| {
-            let asked = offered_bytes(&bufs);
+            let pieces = bufs.as_io_slices_within(coop::write_bytes_max());
+            let asked: usize = pieces.iter().map(|piece| piece.len()).sum();
             self.poll_io(cx, Interest::Write, asked, || try_write_vectored(self.as_fd(), &mut bufs))
         })
         .await;

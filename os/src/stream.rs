@@ -53,11 +53,6 @@ pub trait Socket: AsFd + Debug + Sized + 'static {
 
     /// See [`OwnedWrite::write_vectored`].
     async fn write_vectored<B: IoBuf>(&self, bufs: IoVec<B>) -> BufResult<usize, IoVec<B>>;
-
-    /// See [`OwnedWrite::try_write`]. `bytes` is not empty.
-    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        try_write(self.as_fd(), bytes)
-    }
 }
 
 /// A TCP connection.
@@ -123,7 +118,7 @@ impl<S: Socket> OwnedWrite for WriteHalf<S> {
         if bytes.is_empty() {
             return Ok(0);
         }
-        self.shared.socket.try_write(bytes)
+        try_write(self.shared.socket.as_fd(), bytes)
     }
 
     async fn shutdown(&mut self) -> io::Result<()> {

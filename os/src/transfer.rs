@@ -81,11 +81,6 @@ pub fn try_write_vectored<B: IoBuf>(fd: BorrowedFd<'_>, bufs: &mut IoVec<B>) -> 
     Ok(n)
 }
 
-/// How many bytes [`try_write_vectored`] offers to the kernel.
-pub(crate) fn offered_bytes<B: IoBuf>(bufs: &IoVec<B>) -> usize {
-    bufs.as_io_slices_within(coop::write_bytes_max()).iter().map(|piece| piece.len()).sum()
-}
-
 /// Turns a write that took none of the bytes into an error.
 ///
 /// # Errors

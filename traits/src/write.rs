@@ -82,10 +82,6 @@ pub trait OwnedWrite {
     /// # Implementer notes
     /// Map a zero from the transport to [`WriteZero`](io::ErrorKind::WriteZero). Pass at most
     /// [`coop::write_bytes_max`](crate::coop::write_bytes_max) bytes to the kernel at once.
-    ///
-    /// A write that finds room should return in its first poll, while there is [budget](crate::coop::has_budget). So its
-    /// task is polled once for a message, and not twice. After a write that has not taken all of its bytes, the transport
-    /// is likely to be full, and the next one may wait first.
     async fn write<B: IoBuf>(&mut self, buf: B) -> BufResult<usize, B>;
 
     /// Writes the bytes that are left in `bufs`, or the first of them, and returns it.
@@ -106,7 +102,8 @@ pub trait OwnedWrite {
 
     /// Writes the first of `bytes` that the transport takes at once, from where they are. It does not wait.
     ///
-    /// It is for a message that goes to many streams, most of which have room: it takes no buffer.
+    /// It is for a message that goes to many streams, most of which have room: it takes no buffer, and on a runtime
+    /// that completes writes later no task is woken.
     ///
     /// Do not call it after a [`write`](Self::write) of this stream was dropped. The bytes of that write may still be
     /// sent, and those of this one may go first.

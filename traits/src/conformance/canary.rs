@@ -51,8 +51,6 @@ pub enum Defect {
     WritesWithoutBudget,
     /// An accept starts with a full budget, whatever work was done before.
     AcceptsWithoutBudget,
-    /// A write waits for a turn of the runtime, although there is room.
-    WaitsToWrite,
     /// A write takes its whole buffer, whatever its length is.
     WritesAll,
     /// A write truncates its length to 32 bits.
@@ -163,7 +161,6 @@ macro_rules! canaries {
             vectored_writes_without_budget:
                 WritesWithoutBudget => coop::vectored_writes_yield_once_the_budget_is_used_up,
             waits_to_read: WaitsToRead => coop::reads_after_a_full_one_return_at_once,
-            waits_to_write: WaitsToWrite => coop::writes_that_find_room_return_at_once,
             tries_without_work: TriesWithoutWork => coop::tried_writes_count_as_work,
             accepts_without_budget:
                 AcceptsWithoutBudget => coop::accepts_yield_once_the_budget_is_used_up,
@@ -428,9 +425,6 @@ impl<R: Runtime, D: HasDefect> OwnedWrite for CanaryWrite<R, D> {
         }
         if D::DEFECT == Defect::WritesAfterShutdown && self.is_shut {
             return BufResult(Ok(buf.buf_len()), buf);
-        }
-        if D::DEFECT == Defect::WaitsToWrite {
-            R::sleep(Duration::ZERO).await;
         }
         let mut inner = self.inner.take().expect("put back after each use");
         let result = if D::DEFECT == Defect::TruncatesTheLength {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::support::{
     A_WHILE, SOON, connect, count_runs, echo, echoed, expect_at_least, first_polled, joined,
-    listener, loopback, pair, pattern, scaled, soon,
+    listener, loopback, pair, pattern, soon,
 };
 use crate::coop::{self, EAGER_BUDGET_NANOS, POLL_BUDGET_NANOS};
 use crate::{
@@ -104,9 +104,7 @@ pub async fn vectored_writes_yield_once_the_budget_is_used_up<R: Runtime>() {
     expect_at_least(RUNS_MIN, &what, runs.get());
 }
 
-/// How many of 20 operations that need not wait return in their first poll, at least. The simulator lets some wait all the
-/// same. A write over TLS returns at once with a probability of 9 in 16 there: fewer than three of 20 do in one run of
-/// 40,000.
+/// How many of 20 reads that need not wait return in their first poll, at least. The simulator lets some wait all the same.
 const AT_ONCE_MIN: u32 = 3;
 
 /// "A read that follows one that has filled its buffer should return in its first poll what has arrived, while there
@@ -139,49 +137,6 @@ pub async fn reads_after_a_full_one_return_at_once<R: Runtime>() {
         }
         let what = format!("reads that return at once after a full one (pooled: {is_pooled})");
         expect_at_least(AT_ONCE_MIN, &what, at_once);
-    }
-}
-
-/// "A write that finds room should return in its first poll, while there is budget." Also after a write that had to wait.
-pub async fn writes_that_find_room_return_at_once<R: Runtime>() {
-    const WRITES: u32 = 20; // less than a budget
-    const BYTES: usize = scaled(16 << 20); // more than the buffers of the connection hold
-    let (mut a, mut b) = pair::<R>().await;
-    let mut received = Vec::with_capacity(BYTES);
-    for when in ["on a new connection", "after a write that waited"] {
-        R::sleep(A_WHILE).await; // the next poll starts with a full budget
-        let mut at_once = 0;
-        for _ in 0..WRITES {
-            let (write, is_at_once) = first_polled(a.write("x")).await;
-            write.into_result().unwrap();
-            at_once += u32::from(is_at_once);
-        }
-        expect_at_least(AT_ONCE_MIN, &format!("writes that return at once {when}"), at_once);
-
-        R::sleep(A_WHILE).await;
-        let mut at_once = 0;
-        for _ in 0..WRITES {
-            let mut bufs = IoVec::new();
-            bufs.push("x");
-            let (write, is_at_once) = first_polled(a.write_vectored(bufs)).await;
-            write.into_result().unwrap();
-            at_once += u32::from(is_at_once);
-        }
-        expect_at_least(
-            AT_ONCE_MIN,
-            &format!("vectored writes that return at once {when}"),
-            at_once,
-        );
-
-        let writing = R::spawn(async move {
-            a.write_all(pattern(BYTES)).await.into_result().unwrap();
-            a
-        });
-        for bytes in [2 * WRITES as usize, BYTES] {
-            let read = soon::<R, _>("all bytes", b.read_exact(received, bytes));
-            ((), received) = read.await.into_result().unwrap();
-        }
-        a = joined::<R, _>("the end of the write", writing).await;
     }
 }
 

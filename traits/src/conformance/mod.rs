@@ -349,7 +349,6 @@ macro_rules! __conformance_cases {
                 writes_yield_once_the_budget_is_used_up
                 vectored_writes_yield_once_the_budget_is_used_up
                 reads_after_a_full_one_return_at_once
-                writes_that_find_room_return_at_once
                 tried_writes_count_as_work
                 writes_in_shutdown_after_yield_too
                 accepts_yield_once_the_budget_is_used_up
