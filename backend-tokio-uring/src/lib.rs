@@ -73,7 +73,7 @@
 //!   such a task none completed. Timers, accepting and connecting go on. With a kernel thread that
 //!   submits (`sqpoll_idle` of 2 s) all 1,000 completed.
 //! - Each operation takes an iteration of the event loop, even one that completes when it is submitted. The server's part
-//!   of an echo takes two.
+//!   of an echo takes two iterations: one for the read, one for the write.
 //! - A runtime that cannot be set up, although io_uring is available, leaks three descriptors. Too little
 //!   locked memory for the ring is an example.
 //! - The end of `block_on` waits for reads and writes of files that were dropped.

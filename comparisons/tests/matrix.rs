@@ -99,6 +99,37 @@ fn resuming_a_complete_run_writes_its_reports_again() {
 }
 
 #[test]
+fn reports_name_the_congestion_control_and_warn_of_one_that_paces() {
+    let reports = |congestion_control: Option<&str>| {
+        let name = congestion_control.unwrap_or("unnamed");
+        let mut results = results(1, &[2], &[3]);
+        if let Some(name) = congestion_control {
+            results["host"]["congestion_control"] = name.into();
+        }
+        let (output, folder) = resume(name, &results);
+        assert!(output.status.success(), "{output:?}");
+        let [markdown, page] =
+            ["report.md", "report.html"].map(|file| fs::read_to_string(folder.join(file)).unwrap());
+        fs::remove_dir_all(folder).unwrap();
+        (markdown, page)
+    };
+    let warning = "which paces what is sent";
+
+    let (markdown, page) = reports(Some("bbr"));
+    assert!(markdown.contains(", TCP bbr,") && markdown.contains(warning), "{markdown}");
+    assert!(page.contains("TCP congestion control") && page.contains(warning), "{page}");
+
+    let (markdown, page) = reports(Some("cubic"));
+    assert!(markdown.contains(", TCP cubic,") && !markdown.contains(warning), "{markdown}");
+    assert!(page.contains("TCP congestion control") && !page.contains(warning), "{page}");
+
+    // Results of before 2026-11-28.
+    let (markdown, page) = reports(None);
+    assert!(!markdown.contains(", TCP") && !markdown.contains(warning), "{markdown}");
+    assert!(!page.contains("TCP congestion control") && !page.contains(warning), "{page}");
+}
+
+#[test]
 fn a_report_is_written_again_from_compressed_results() {
     let folder = env::temp_dir().join(format!("matrix-report-{}", process::id()));
     let other = folder.join("other");

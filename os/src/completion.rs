@@ -79,13 +79,13 @@ pub trait Completion: AsFd + Debug + Sized + 'static {
     async fn writable(&self) -> io::Result<()>;
 }
 
-/// So many writes of a new connection are tried without an operation: two of a TLS handshake, the answer to an upgrade, and
+/// How many writes of a new connection are tried without an operation: two of a TLS handshake, the answer to an upgrade, and
 /// that to the first message. A newcomer then does not wait until the busy ones have had their turn.
 ///
-/// The writes after them are operations, because the runtime submits those of a turn with one system call. On compio and
-/// monoio, with 64 busy connections, that takes 0.89 to 0.92 of the CPU of a system call for each write, and 0.60 to 0.90 of
-/// its p99. With one connection it takes 1.04. With 4,000 it takes 0.99 to 1.09, because a task that is polled again has
-/// left the caches (Linux 6.18, AMD EPYC, 2026-11-28).
+/// Later writes are operations: the runtime submits those of a turn with one system call. On compio and monoio, with messages
+/// of 200 B over 64 connections, that takes 0.89 to 0.92 of the CPU of tried writes, and 0.60 to 0.90 of their p99. With one
+/// connection the CPU is 1.04 to 1.05, with 4,000 it is 0.99 to 1.09. With 16 KiB the CPU is 0.95 to 1.00, and the p99 1.24
+/// to 1.30 (`comparisons/record/2026-11-28-writes-and-congestion-control.md`).
 const EAGER_WRITES: u8 = 4;
 
 /// The [`Socket`] and [`ListenSocket`] over a [`Completion`].

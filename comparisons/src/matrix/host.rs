@@ -57,8 +57,8 @@ impl Host {
     /// What on this machine makes figures less certain than they could be.
     pub(crate) fn warning(&self) -> Option<&'static str> {
         (self.congestion_control == "bbr").then_some(
-            "TCP's congestion control is bbr, which paces what is sent: large messages cost up to twice as much, and \
-             differ from start to start. With `sysctl -w net.ipv4.tcp_congestion_control=cubic` they do not.",
+            "TCP's congestion control is bbr, which paces what is sent: large messages cost up to 2.5 times as much, and \
+             differ more from start to start. `sysctl -w net.ipv4.tcp_congestion_control=cubic` avoids that.",
         )
     }
 
@@ -76,9 +76,9 @@ impl Host {
         self.versions.join(", ")
     }
 
-    /// Each fact by its name.
-    pub(crate) fn facts(&self) -> [(&'static str, String); 8] {
-        [
+    /// Each known fact by its name.
+    pub(crate) fn facts(&self) -> Vec<(&'static str, String)> {
+        let mut facts = vec![
             ("Measured", self.date.clone()),
             ("Commit", self.commit.clone()),
             ("Compiler", self.compiler.clone()),
@@ -87,7 +87,9 @@ impl Host {
             ("Processor", self.processor.clone()),
             ("Cores", self.cores.to_string()),
             ("Versions", self.versions()),
-        ]
+        ];
+        facts.retain(|(_, fact)| !fact.is_empty());
+        facts
     }
 }
 

@@ -48,6 +48,9 @@ fn write_page(
 ) -> fmt::Result {
     let title = "Runtimes compared";
     page::begin(text, title, &STYLE.concat(), &results.host)?;
+    if let Some(warning) = results.host.warning() {
+        writeln!(text, "<p>{}</p>", Escaped(warning))?;
+    }
     heat::map(text, overview)?;
     found(text, results, findings)?;
     sentences(text, results, tables)?;
