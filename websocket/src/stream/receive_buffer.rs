@@ -112,6 +112,32 @@ impl ReceiveBuffer {
     /// message whose first piece was handed out.
     #[inline]
     pub(super) fn next_message(&mut self, shared: &Shared) -> Result<ReceiveStatus, ProtocolError> {
+        match self.next_whole_message(shared) {
+            Some(located) => Ok(ReceiveStatus::Piece(located)),
+            None => self.next_message_slow(shared),
+        }
+    }
+
+    /// The next message if all of it has arrived in one frame, and nothing before it is left. Most
+    /// messages are found here.
+    #[inline(always)]
+    fn next_whole_message(&mut self, shared: &Shared) -> Option<LocatedPiece> {
+        let buf = self.buf.as_mut()?;
+        let has_parts = self.parts.as_ref().is_some_and(|parts| !parts.is_empty());
+        // The failure may be unrelated to the bytes received: a timeout, or lack of memory.
+        if has_parts || shared.control.failure().is_some() {
+            return None;
+        }
+        let at = self.consumed_bytes;
+        let (kind, payload) = self.receiver.decode_whole(&shared.control, &mut buf[at..])?;
+        consume_frame(payload.len());
+        self.consumed_bytes = at + payload.end;
+        let location = Location::Buffer(at + payload.start..at + payload.end);
+        Some(LocatedPiece { kind, location, compressed: false, first: true, last: true })
+    }
+
+    #[inline(never)]
+    fn next_message_slow(&mut self, shared: &Shared) -> Result<ReceiveStatus, ProtocolError> {
         if self.needs_read(shared) {
             return Ok(ReceiveStatus::NeedsRead);
         }
@@ -120,25 +146,6 @@ impl ReceiveBuffer {
             Some(assembled) if !assembled.first => self.drop_assembly(),
             Some(assembled) if assembled.last => return Ok(ReceiveStatus::Piece(assembled)),
             _ => {}
-        }
-        if self.parts.as_ref().is_none_or(|parts| parts.is_empty())
-            && let Some(buf) = &mut self.buf
-            && let Some((kind, payload)) =
-                self.receiver.decode_whole(&shared.control, &mut buf[self.consumed_bytes..])
-        {
-            consume_frame(payload.len());
-            let location = Location::Buffer(
-                self.consumed_bytes + payload.start..self.consumed_bytes + payload.end,
-            );
-            self.consumed_bytes += payload.end;
-            let compressed = false;
-            return Ok(ReceiveStatus::Piece(LocatedPiece {
-                kind,
-                location,
-                compressed,
-                first: true,
-                last: true,
-            }));
         }
         loop {
             match self.next_decoded(shared)? {
