@@ -118,13 +118,13 @@ impl ReceiveBuffer {
         }
     }
 
-    /// The next message if all of it has arrived in one frame, and nothing before it is left. Most
-    /// messages are found here.
+    /// The next message, if it is one uncompressed frame that has arrived completely, and nothing
+    /// before it is left. `None` for anything else and for errors, which
+    /// [`next_message_slow`](Self::next_message_slow) reports.
     #[inline(always)]
     fn next_whole_message(&mut self, shared: &Shared) -> Option<LocatedPiece> {
         let buf = self.buf.as_mut()?;
         let has_parts = self.parts.as_ref().is_some_and(|parts| !parts.is_empty());
-        // The failure may be unrelated to the bytes received: a timeout, or lack of memory.
         if has_parts || shared.control.failure().is_some() {
             return None;
         }
@@ -136,6 +136,7 @@ impl ReceiveBuffer {
         Some(LocatedPiece { kind, location, compressed: false, first: true, last: true })
     }
 
+    /// Everything that [`next_whole_message`](Self::next_whole_message) does not find, and all errors.
     #[inline(never)]
     fn next_message_slow(&mut self, shared: &Shared) -> Result<ReceiveStatus, ProtocolError> {
         if self.needs_read(shared) {
@@ -358,8 +359,7 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Whether more has to be read before anything can be found. Checked first, because that is the
-    /// case twice for each message that arrives alone. Releases a consumed buffer.
+    /// Whether more has to be read before anything can be found. Releases a consumed buffer.
     #[inline]
     fn needs_read(&mut self, shared: &Shared) -> bool {
         let has_more = self.buf.as_ref().is_some_and(|buf| self.consumed_bytes < buf.len());
