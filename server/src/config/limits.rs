@@ -1,6 +1,9 @@
 //! [`Limits`]: what a connection may use.
 
+use std::num::NonZeroUsize;
 use std::time::Duration;
+
+use crate::memory::Memory;
 
 /// What a worker grants its connections. Limits over all workers, and the times of a drain, are in
 /// [`Config`](super::Config). An option in seconds is a [`Duration`] here: `--message-seconds-max` is
@@ -38,3 +41,35 @@ impl Default for Limits {
         }
     }
 }
+
+/// The connections for each worker, and the division of a worker's memory. By default the workers share half of
+/// the machine's memory, and there are 16,000 connections for each worker, or as many as its memory has room for.
+pub(super) fn divide_memory(
+    memory_max: Option<NonZeroUsize>,
+    workers: NonZeroUsize,
+    connections_max: Option<NonZeroUsize>,
+) -> Result<(usize, Memory), String> {
+    let bytes_max = memory_max.map_or_else(
+        || {
+            let machine = owned_io_os::memory_bytes().unwrap_or(MEMORY_BYTES_UNKNOWN) as usize;
+            machine / 2 / workers
+        },
+        NonZeroUsize::get,
+    );
+    let fit = Memory::connections_that_fit(bytes_max) / workers;
+    let connections_max = connections_max
+        .map_or_else(|| Limits::default().connections_max.min(fit).max(1), NonZeroUsize::get);
+    // Any worker may come to have all connections.
+    let all = connections_max.saturating_mul(workers.get());
+    let memory = Memory::divide(bytes_max, all).ok_or_else(|| {
+        let least = Memory::least(all);
+        format!(
+            "--memory-max is {bytes_max}, and a worker that may have {all} connections needs {least}: give \
+             it more, or fewer connections by --connections-max"
+        )
+    })?;
+    Ok((connections_max, memory))
+}
+
+/// The memory that is assumed if the kernel does not report it: 1 GiB.
+const MEMORY_BYTES_UNKNOWN: u64 = 1 << 30;

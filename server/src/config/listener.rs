@@ -74,3 +74,34 @@ impl fmt::Display for Listener {
         write!(f, "{} {}", self.name(), self.addr)
     }
 }
+
+/// Refuses two listeners on one address: the error of the second would blame another socket. The kernel
+/// refuses an address next to all addresses of the machine too, at the same port.
+pub(super) fn check_addresses(listeners: &[Listener]) -> Result<(), String> {
+    for (index, second) in listeners.iter().enumerate() {
+        let is_taken_by = |first: &&Listener| {
+            let [one, other] = [first, second].map(|listener| listener.addr.ip().to_canonical());
+            let is_any = one.is_unspecified() || other.is_unspecified();
+            let are_alike = one.is_ipv4() == other.is_ipv4();
+            let are_same = one == other && scope(first.addr) == scope(second.addr);
+            let port = second.addr.port();
+            port != 0 && first.addr.port() == port && (are_same || is_any && are_alike)
+        };
+        if let Some(first) = listeners[..index].iter().find(is_taken_by) {
+            let [one, other] = [first, second].map(|listener| listener.name());
+            let addr = second.addr;
+            return Err(format!(
+                "--{one} and --{other} are both to listen on {addr}: give each its own"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The interface that a link-local address belongs to: each may have the same ones.
+const fn scope(addr: SocketAddr) -> u32 {
+    match addr {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(addr) => addr.scope_id(),
+    }
+}

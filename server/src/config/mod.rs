@@ -2,6 +2,7 @@
 
 mod choices;
 mod file;
+mod iggy;
 mod limits;
 mod listener;
 mod objects;
