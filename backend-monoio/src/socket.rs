@@ -64,8 +64,8 @@ impl Completion for MonoioSocket {
     /// Calls `sendmsg` once the ring reports that it need not wait. monoio's own vectored write is a
     /// `WRITEV`, which raises SIGPIPE.
     ///
-    /// `sendmsg` before the ring is asked would save an operation and a poll. No difference was found, with messages of 2 KiB to
-    /// 1 MB (`comparisons/record/2026-11-28-full-run`).
+    /// To call `sendmsg` first would save an operation and a poll. No difference was found, with messages
+    /// of 2 KiB to 1 MB (`comparisons/record/2026-11-28-full-run`).
     async fn send_vectored<B: IoBuf>(&self, mut bufs: IoVec<B>) -> BufResult<usize, IoVec<B>> {
         let result = match self.writable().await {
             Ok(()) => os::try_write_vectored(self.as_fd(), &mut bufs),

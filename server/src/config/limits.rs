@@ -1,4 +1,4 @@
-//! [`Limits`]: what a connection may use.
+//! [`Limits`]: what a connection may use, and how the memory of a worker is divided.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;

@@ -1,3 +1,10 @@
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{
+    __m256i, _mm_cvtsi128_si64, _mm_extract_epi64, _mm_or_si128, _mm256_castsi256_si128,
+    _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_or_si256, _mm256_set1_epi64x,
+    _mm256_setzero_si256, _mm256_storeu_si256, _mm256_xor_si256,
+};
+
 /// Masks or unmasks `bytes` in place (RFC 6455 section 5.3), beginning with the first byte of
 /// `key`. Masking twice restores the bytes.
 ///
@@ -99,8 +106,6 @@ fn mask_avx512(bytes: &mut [u8], key: [u8; 4]) -> u64 {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
 fn mask_avx2(bytes: &mut [u8], key: [u8; 4]) -> u64 {
-    use std::arch::x86_64::*;
-
     let len = bytes.len();
     let Some(last) = bytes.last_chunk() else { return mask_short(bytes, key) };
     // The last block may overlap the one before it, as the last word does in `mask_words`.
@@ -121,13 +126,7 @@ fn mask_avx2(bytes: &mut [u8], key: [u8; 4]) -> u64 {
 #[target_feature(enable = "avx2")]
 #[inline]
 #[expect(unsafe_code, reason = "to load and store a vector")]
-fn mask_block(
-    block: &mut [u8; 32],
-    key: std::arch::x86_64::__m256i,
-    bits: &mut std::arch::x86_64::__m256i,
-) {
-    use std::arch::x86_64::*;
-
+fn mask_block(block: &mut [u8; 32], key: __m256i, bits: &mut __m256i) {
     // SAFETY: the 32 bytes of `block` are read. No alignment is required.
     let masked = _mm256_xor_si256(unsafe { _mm256_loadu_si256(block.as_ptr().cast()) }, key);
     // SAFETY: the same 32 bytes are written, and `block` is borrowed exclusively.

@@ -1,20 +1,40 @@
 use clap::CommandFactory;
 
 use super::*;
-use crate::config::DataConfig;
 #[cfg(feature = "kafka")]
 use crate::config::iggy::IGGY_MEMORY_BYTES;
+use crate::config::{DataConfig, IggyConfig};
 #[cfg(feature = "kafka")]
 use crate::iggy::storage::kafka::KafkaConfig;
 
-fn parse(text: &str) -> Result<Options, String> {
-    // A file for each test: each runs on a thread of its own.
+/// The path of a file for each test: each runs on a thread of its own.
+fn temporary_file(name: &str) -> PathBuf {
     let (process, thread) = (std::process::id(), std::thread::current().id());
-    let file = std::env::temp_dir().join(format!("owned-io-config-{process}-{thread:?}"));
+    std::env::temp_dir().join(format!("owned-io-{name}-{process}-{thread:?}"))
+}
+
+fn parse(text: &str) -> Result<Options, String> {
+    let file = temporary_file("config");
     std::fs::write(&file, text).unwrap();
     let options = read(&file);
     std::fs::remove_file(&file).unwrap();
     options
+}
+
+/// What the flags and a file with this text configure together.
+fn configured(file: &str, flags: &[&str]) -> Result<Config, String> {
+    let flags = Flags::parse_from([&["owned-io-server"], flags].concat());
+    flags.options.over(parse(file)?).into_config()
+}
+
+/// The same of a server for Iggy's clients.
+fn configured_iggy(file: &str, flags: &[&str]) -> Result<IggyConfig, String> {
+    let password = temporary_file("password");
+    std::fs::write(&password, "secret\n").unwrap();
+    let always = ["--tcp", "127.0.0.1:7", "--iggy-password-file", password.to_str().unwrap()];
+    let config = configured(file, &[&always, flags].concat());
+    std::fs::remove_file(&password).unwrap();
+    Ok(config?.iggy.unwrap())
 }
 
 #[test]
@@ -40,12 +60,11 @@ fn flags_override_the_file() {
     assert_eq!(config.websockets.engine, Engine::Native);
 
     // Stalls are watched for, unless the file or a flag says no.
-    let stall_time = |file: &str, flags: &[&str]| {
-        let file = parse(&format!("echo = \"127.0.0.1:7\"\n{file}")).unwrap();
-        let flags = Flags::parse_from([&["owned-io-server"], flags].concat());
-        let config = flags.options.over(file).into_config().unwrap();
-        config.stalls.time_min().map(|time| time.as_millis())
+    let stalls = |file: &str, flags: &[&str]| {
+        configured(&format!("echo = \"127.0.0.1:7\"\n{file}"), flags).unwrap().stalls
     };
+    let stall_time =
+        |file: &str, flags: &[&str]| stalls(file, flags).time_min().map(|time| time.as_millis());
     assert_eq!(stall_time("", &[]), Some(100));
     let off = "stalls = \"off\"\nstall-milliseconds-min = 70";
     assert_eq!(stall_time(off, &[]), None);
@@ -55,11 +74,7 @@ fn flags_override_the_file() {
     assert_eq!(stall_time("", &["--stalls", "off"]), None);
 
     // So is the server probed.
-    let stalls = |file: &str, flags: &[&str]| {
-        let file = parse(&format!("echo = \"127.0.0.1:7\"\n{file}")).unwrap();
-        let flags = Flags::parse_from([&["owned-io-server"], flags].concat());
-        format!("{:?}", flags.options.over(file).into_config().unwrap().stalls)
-    };
+    let stalls = |file: &str, flags: &[&str]| format!("{:?}", stalls(file, flags));
     assert!(stalls("", &[]).contains("probe_interval: Some(10s)"));
     let never = "stall-probe-seconds = 0";
     assert!(stalls(never, &[]).contains("probe_interval: None"));
@@ -86,11 +101,8 @@ fn an_engine_is_chosen_by_file_or_by_flag() {
 #[cfg(feature = "tungstenite")]
 #[test]
 fn compression_needs_the_native_engine() {
-    let configured = |file: &str, flags: &[&str]| {
-        let file = parse(&format!("http = \"127.0.0.1:7\"\n{file}")).unwrap();
-        let flags = Flags::parse_from([&["owned-io-server"], flags].concat());
-        flags.options.over(file).into_config()
-    };
+    let configured =
+        |file: &str, flags: &[&str]| configured(&format!("http = \"127.0.0.1:7\"\n{file}"), flags);
     let deflate = "deflate = \"shared\"";
     for (file, flags) in [
         ("", &["--engine", "tungstenite-fixed", "--deflate", "shared"][..]),
@@ -106,15 +118,8 @@ fn compression_needs_the_native_engine() {
 
 #[test]
 fn the_log_on_disk_is_configured_by_file_or_by_flags() {
-    let path = std::env::temp_dir().join(format!("owned-io-options-{}", std::process::id()));
-    std::fs::write(&path, "secret\n").unwrap();
-    let configured = |file: &str, flags: &[&str]| {
-        let password = path.to_str().unwrap();
-        let always = ["server", "--tcp", "127.0.0.1:7", "--iggy-password-file", password];
-        let flags = Flags::parse_from([&always, flags].concat());
-        let config = flags.options.over(parse(file)?).into_config()?;
-        Ok(config.iggy.unwrap().data)
-    };
+    let configured =
+        |file: &str, flags: &[&str]| configured_iggy(file, flags).map(|iggy| iggy.data);
     let data = |dir: &str, sync| Ok(Some(DataConfig { dir: dir.into(), sync }));
     let interval = SyncPolicy::Interval(Duration::from_millis(250));
     assert_eq!(configured("", &[]), Ok::<_, String>(None));
@@ -131,21 +136,13 @@ fn the_log_on_disk_is_configured_by_file_or_by_flags() {
         let error = configured(file, flags).unwrap_err();
         assert!(error.contains(culprit), "{error}");
     }
-    std::fs::remove_file(&path).unwrap();
 }
 
 #[cfg(feature = "kafka")]
 #[test]
 fn kafka_is_configured_by_file_or_by_flags() {
-    let path = std::env::temp_dir().join(format!("owned-io-kafka-{}", std::process::id()));
-    std::fs::write(&path, "secret\n").unwrap();
-    let configured = |file: &str, flags: &[&str]| {
-        let password = path.to_str().unwrap();
-        let always = ["server", "--tcp", "127.0.0.1:7", "--iggy-password-file", password];
-        let flags = Flags::parse_from([&always, flags].concat());
-        let config = flags.options.over(parse(file)?).into_config()?;
-        Ok(config.iggy.unwrap().kafka)
-    };
+    let configured =
+        |file: &str, flags: &[&str]| configured_iggy(file, flags).map(|iggy| iggy.kafka);
     let kafka = |brokers: &str, seconds| {
         let message_time_max = Duration::from_secs(seconds);
         let waiting_bytes_max = IGGY_MEMORY_BYTES;
@@ -169,7 +166,6 @@ fn kafka_is_configured_by_file_or_by_flags() {
         let error = configured(file, flags).unwrap_err();
         assert!(error.contains(culprit), "{error}");
     }
-    std::fs::remove_file(&path).unwrap();
     let flags = ["server", "--echo", "127.0.0.1:7", "--store", "kafka"];
     let error = Flags::parse_from(flags).into_config().unwrap_err();
     assert!(error.contains("nobody has messages to keep"), "{error}");
