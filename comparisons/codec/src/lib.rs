@@ -1,5 +1,6 @@
 //! The input, the checks and the clock of the codec benchmarks. The input is masked frames in chunks of 64 KiB.
 
+mod aligned;
 mod cpu_time;
 mod ratios;
 
@@ -7,6 +8,7 @@ use std::io::{self, Read, Write};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
+pub use aligned::AlignedBytes;
 pub use cpu_time::{CpuTime, cpu_time};
 use owned_io_websocket::frame::{Header, Opcode, mask};
 pub use ratios::ratio;
@@ -83,7 +85,8 @@ impl Wire {
 /// A connection on which the frames of a [`Wire`] arrive repeatedly. It counts and discards what is written.
 #[derive(Debug)]
 pub struct Connection {
-    wire: Vec<u8>,
+    /// Aligned, as what the kernel has received is.
+    wire: AlignedBytes,
     at: usize,
     /// How many bytes were written.
     pub written: usize,
@@ -92,7 +95,7 @@ pub struct Connection {
 impl Connection {
     /// A connection on which `wire` arrives.
     pub fn new(wire: &Wire) -> Self {
-        Self { wire: wire.bytes.clone(), at: 0, written: 0 }
+        Self { wire: AlignedBytes::from(&*wire.bytes), at: 0, written: 0 }
     }
 
     /// The rest of the present chunk, `max` bytes at most.

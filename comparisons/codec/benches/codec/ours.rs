@@ -3,21 +3,21 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use owned_io_comparisons_codec::{CHUNK_BYTES, Connection, Tally, Wire};
+use owned_io_comparisons_codec::{AlignedBytes, CHUNK_BYTES, Connection, Tally, Wire};
 use owned_io_websocket::Config;
 use owned_io_websocket::engine::{Decoded, Engine, Event};
 use owned_io_websocket::frame::mask;
 
 /// A receive buffer as a stream has one. Bytes are read behind those that are not decoded yet.
 struct Buffer {
-    bytes: Box<[u8]>,
+    bytes: AlignedBytes,
     start: usize,
     end: usize,
 }
 
 impl Buffer {
     fn new(capacity: usize) -> Self {
-        Self { bytes: vec![0; capacity].into(), start: 0, end: 0 }
+        Self { bytes: AlignedBytes::zeroed(capacity), start: 0, end: 0 }
     }
 
     /// Reads once, behind the bytes that are not decoded yet. These are moved to the front if room is short. After the
@@ -82,7 +82,7 @@ pub(crate) fn assembled(wire: &Wire) -> impl FnMut(&mut Tally) {
                 Some(Event::Text(text)) => tally.add(text.as_bytes()),
                 Some(Event::Piece(piece)) => {
                     let mut message =
-                        Vec::with_capacity(piece.payload.len() + piece.frame_bytes_left);
+                        AlignedBytes::with_capacity(piece.payload.len() + piece.frame_bytes_left);
                     message.extend_from_slice(piece.payload);
                     while receiver.bytes_missing() > 0 {
                         let at = message.len();
@@ -105,7 +105,7 @@ pub(crate) fn assembled(wire: &Wire) -> impl FnMut(&mut Tally) {
 /// Copies each chunk and masks it once.
 pub(crate) fn floor(wire: &Wire) -> impl FnMut() -> usize {
     let (mut connection, expected) = (Connection::new(wire), wire.bytes.len());
-    let mut buf = vec![0; CHUNK_BYTES];
+    let mut buf = AlignedBytes::zeroed(CHUNK_BYTES);
     move || {
         let mut read = 0;
         while read < expected {

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod buffer;
 pub mod objects;
 pub mod zero_copy;
 
@@ -15,6 +16,7 @@ use std::sync::Once;
 use std::time::Duration;
 use std::{env, io, thread};
 
+pub use buffer::Buffer;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use socket2::{Domain, Protocol, Socket, Type};
 
