@@ -1,6 +1,5 @@
 //! The input, the checks and the clock of the codec benchmarks. The input is masked frames in chunks of 64 KiB.
 
-mod aligned;
 mod cpu_time;
 mod ratios;
 
@@ -8,9 +7,9 @@ use std::io::{self, Read, Write};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
-pub use aligned::AlignedBytes;
 pub use cpu_time::{CpuTime, cpu_time};
 use owned_io_websocket::frame::{Header, Opcode, mask};
+use peers_common::AlignedBytes;
 pub use ratios::ratio;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 

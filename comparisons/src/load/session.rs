@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use mio::{Events, Interest, Poll, Registry, Token};
+use peers_common::AlignedBytes;
 
 use super::Failure;
 use super::connection::{Connection, Fault};
@@ -185,8 +186,8 @@ pub(crate) struct Session<E> {
     starts: Vec<u64>,
     in_flight: usize,
     first_id: u32,
-    read_scratch: Vec<u8>,
-    write_scratch: Vec<u8>,
+    read_scratch: AlignedBytes,
+    write_scratch: AlignedBytes,
     /// Connections with more to read.
     unfinished: Vec<usize>,
 }
@@ -219,8 +220,8 @@ impl<E: Exchange> Session<E> {
             starts: vec![0; starts],
             in_flight,
             first_id,
-            read_scratch: vec![0; SCRATCH_BYTES],
-            write_scratch: vec![0; SCRATCH_BYTES],
+            read_scratch: AlignedBytes::zeroed(SCRATCH_BYTES),
+            write_scratch: AlignedBytes::zeroed(SCRATCH_BYTES),
             unfinished: Vec::new(),
         })
     }

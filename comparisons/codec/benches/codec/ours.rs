@@ -3,10 +3,11 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use owned_io_comparisons_codec::{AlignedBytes, CHUNK_BYTES, Connection, Tally, Wire};
+use owned_io_comparisons_codec::{CHUNK_BYTES, Connection, Tally, Wire};
 use owned_io_websocket::Config;
 use owned_io_websocket::engine::{Decoded, Engine, Event};
 use owned_io_websocket::frame::mask;
+use peers_common::AlignedBytes;
 
 /// A receive buffer as a stream has one. Bytes are read behind those that are not decoded yet.
 struct Buffer {

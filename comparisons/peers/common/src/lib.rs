@@ -3,7 +3,7 @@
 
 #![forbid(unsafe_code)]
 
-mod buffer;
+mod aligned;
 pub mod objects;
 pub mod zero_copy;
 
@@ -16,7 +16,7 @@ use std::sync::Once;
 use std::time::Duration;
 use std::{env, io, thread};
 
-pub use buffer::Buffer;
+pub use aligned::AlignedBytes;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use socket2::{Domain, Protocol, Socket, Type};
 

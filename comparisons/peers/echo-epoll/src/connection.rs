@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 
-use peers_common::{BUF_BYTES, Buffer};
+use peers_common::{AlignedBytes, BUF_BYTES};
 
 /// How many full buffers a connection may echo before the next connection is served.
 const ROUNDS_MAX: usize = 16;
@@ -19,14 +19,14 @@ pub(crate) enum Interest {
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
-    buf: Buffer,
+    buf: AlignedBytes,
     start: usize,
     end: usize,
 }
 
 impl Connection {
     pub(crate) fn new(stream: TcpStream) -> Self {
-        Self { stream, buf: Buffer::default(), start: 0, end: 0 }
+        Self { stream, buf: AlignedBytes::zeroed(BUF_BYTES), start: 0, end: 0 }
     }
 
     pub(crate) fn stream(&self) -> &TcpStream {

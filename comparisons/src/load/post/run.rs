@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use mio::{Events, Interest, Poll, Token};
+use peers_common::AlignedBytes;
 
 use super::super::bounds::MessageRate;
 use super::super::dial::Dialer;
@@ -46,7 +47,7 @@ pub(super) struct Run {
     request_bytes: u64,
     /// When time-outs are checked next.
     next_check: u64,
-    scratch: Vec<u8>,
+    scratch: AlignedBytes,
     tally: Tally,
     /// Connections that were started.
     dialed: u64,
@@ -89,7 +90,7 @@ impl Run {
             slots: Slots::new(connections, request),
             request_bytes: request.bytes.len() as u64,
             next_check: now + ns(CHECK_EVERY),
-            scratch: vec![0; SCRATCH_BYTES],
+            scratch: AlignedBytes::zeroed(SCRATCH_BYTES),
             tally: Tally::default(),
             dialed: 0,
             begun: 0,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
+use peers_common::AlignedBytes;
 
 use super::super::Failure;
 use super::super::dial::Dialer;
@@ -70,7 +71,7 @@ pub(super) struct Run<'a> {
     lateness: Histogram,
     /// Connections with more to read.
     unfinished: Vec<usize>,
-    scratch: Vec<u8>,
+    scratch: AlignedBytes,
     /// The growth of the server's memory for each subscriber.
     rss_bytes_each: Option<f64>,
     last_received: u64,
@@ -109,7 +110,7 @@ impl<'a> Run<'a> {
             latency: Histogram::new(),
             lateness: Histogram::new(),
             unfinished: Vec::new(),
-            scratch: vec![0; READ_BYTES],
+            scratch: AlignedBytes::zeroed(READ_BYTES),
             rss_bytes_each: None,
             last_received: 0,
         };

@@ -1,7 +1,7 @@
 use std::ops::{Deref, DerefMut};
 
-/// Bytes that begin at a multiple of 64, as the buffers of a pool do. So the distance of two of them, which some
-/// processors' copies depend on, does not change from start to start.
+/// Bytes that begin at a cache line, as the buffers of this project's server do. `owned_io::Pool::ALIGN` says why. Only
+/// the pages that are written to use memory.
 #[derive(Debug)]
 pub struct AlignedBytes {
     bytes: Vec<u8>,
