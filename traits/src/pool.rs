@@ -8,7 +8,7 @@ use std::{fmt, io, slice};
 
 use crate::{IoBuf, IoBufMut};
 
-/// Reusable buffers of one size, for the reads of one worker.
+/// Reusable buffers of one size, for the reads of one worker. Each begins at a multiple of [`Pool::ALIGN`].
 ///
 /// A clone is another handle to the same pool. A buffer from [`take`](Self::take) returns to the pool when it
 /// is dropped.
@@ -36,7 +36,7 @@ pub struct Pool {
 #[non_exhaustive]
 pub struct PoolConfig {
     /// The capacity of each buffer, in bytes. Default 16 KiB: the largest TLS record. Larger buffers save few
-    /// system calls. Each begins at a multiple of [`Pool::ALIGN`].
+    /// system calls.
     pub buf_bytes: usize,
     /// The most buffers in use at the same time. Default 16,384: 256 MiB per worker at the default size.
     pub leased_max: usize,
@@ -63,11 +63,11 @@ struct Shared {
 impl Pool {
     /// The alignment of each buffer, in bytes: a cache line.
     ///
-    /// Linux copies what was received by `rep movsb` where the processor says that it is fast. AMD's from Zen 3
-    /// on say so, and are many times slower if the destination is 1 to 31 bytes behind the source, modulo 4,096
-    /// (glibc bug 30994). The source is often the start of a page, and malloc(3) puts many buffers 16 bytes
-    /// behind one. A read took up to three times as long there (Zen 3, Linux 6.18, 2026-11-28).
-    pub const ALIGN: usize = align_of::<CacheLine>();
+    /// AMD's processors from Zen 3 on copy slowly by `rep movsb`, as Linux copies what was received, if the
+    /// destination is 1 to 31 bytes behind the source, modulo 4,096 (glibc bug 30994). The source often begins at
+    /// a page. malloc(3) begins blocks at any multiple of 16, and those of 128 KiB and more 16 bytes behind a
+    /// page. A read of 16 KiB took 1.6 to 1.8 times as long there (Zen 3, Linux 6.18, 2026-11-28).
+    pub const ALIGN: usize = 64;
 
     /// An empty pool. It allocates buffers when they are first needed.
     ///
@@ -140,8 +140,11 @@ pub struct PoolBuf {
 
 #[derive(Debug)]
 struct Buffer {
-    /// The memory. The vector is empty, and only its capacity is used.
-    lines: Vec<CacheLine>,
+    /// Its capacity alone is used. From `start` on it has `buf_bytes` of the pool at least: neither changes, and a
+    /// buffer never leaves its pool.
+    memory: Vec<u8>,
+    /// Where the buffer begins in `memory`: at a multiple of [`Pool::ALIGN`].
+    start: usize,
     /// The length, in bytes. That many are initialised.
     len: usize,
     /// Whether the memory up to the capacity is initialised, not only up to the length. Once true, it stays
@@ -149,27 +152,24 @@ struct Buffer {
     is_initialised: bool,
 }
 
-#[derive(Debug)]
-#[repr(align(64))]
-struct CacheLine {
-    _bytes: [MaybeUninit<u8>; 64],
-}
-
 impl Buffer {
     #[cold]
     fn new(capacity: usize) -> Result<Box<Self>, PoolExhausted> {
-        let mut lines = Vec::new();
-        let reserved = lines.try_reserve_exact(capacity.div_ceil(size_of::<CacheLine>()));
+        let mut memory = Vec::<u8>::new();
+        // Not by an alignment of the allocation: posix_memalign(3) reuses memory less well than malloc(3).
+        let reserved = memory.try_reserve_exact(capacity.saturating_add(Pool::ALIGN - 1));
         reserved.map_err(|_| PoolExhausted { leased_max: None })?;
-        Ok(Box::new(Self { lines, len: 0, is_initialised: false }))
+        let addr = memory.as_ptr().addr();
+        let start = addr.next_multiple_of(Pool::ALIGN) - addr;
+        Ok(Box::new(Self { memory, start, len: 0, is_initialised: false }))
     }
 
     const fn ptr(&self) -> *const u8 {
-        self.lines.as_ptr().cast()
+        self.memory.as_ptr().wrapping_add(self.start)
     }
 
     const fn mut_ptr(&mut self) -> *mut u8 {
-        self.lines.as_mut_ptr().cast()
+        self.memory.as_mut_ptr().wrapping_add(self.start)
     }
 }
 
@@ -183,12 +183,13 @@ impl PoolBuf {
         let buffer = self.buffer_mut();
         let (len, ptr) = (buffer.len, buffer.mut_ptr());
         if !mem::replace(&mut buffer.is_initialised, true) {
-            // SAFETY: `capacity` bytes are within the allocation. The borrow of `self` excludes other accesses.
+            // SAFETY: `capacity` bytes are within the allocation (see `Buffer`). The borrow of `self` excludes
+            // other accesses.
             let memory =
                 unsafe { slice::from_raw_parts_mut(ptr.cast::<MaybeUninit<u8>>(), capacity) };
             memory[len..].fill(MaybeUninit::new(0));
         }
-        // SAFETY: `capacity` bytes are within the allocation. They are initialised: the first call
+        // SAFETY: `capacity` bytes are within the allocation (see `Buffer`). They are initialised: the first call
         // initialised all of them, and since then only initialised bytes were written there (rule 2 of
         // `IoBufMut`). The borrow of `self` excludes other accesses.
         unsafe { slice::from_raw_parts_mut(ptr, capacity) }
@@ -226,8 +227,8 @@ impl std::ops::Deref for PoolBuf {
     #[inline]
     fn deref(&self) -> &[u8] {
         let buffer = self.buffer();
-        // SAFETY: the first `len` bytes of the allocation are initialised, as the caller of `set_buf_len`
-        // has promised. The borrow of `self` excludes that they are written.
+        // SAFETY: the first `len` bytes of the buffer are initialised, as the caller of `set_buf_len` has
+        // promised. The borrow of `self` excludes that they are written.
         unsafe { slice::from_raw_parts(buffer.ptr(), buffer.len) }
     }
 }
@@ -247,9 +248,9 @@ impl fmt::Debug for PoolBuf {
     }
 }
 
-// SAFETY: 1. The pointer is the allocation's, of which the first `len` bytes are initialised. 2. It is on the
-// heap, and never grows: callers get only its bytes. 3. Only `set_buf_len` changes them. 4. The vector has no
-// other owner.
+// SAFETY: 1. The pointer is the buffer's, whose first `len` bytes are initialised (promise 2 of `set_buf_len`).
+// 2. The bytes are on the heap, and the vector never grows. 3. Only `set_buf_len` changes the length, and nothing
+// the pointer. 4. The allocation has no other owner.
 unsafe impl IoBuf for PoolBuf {
     fn buf_ptr(&self) -> *const u8 {
         self.buffer().ptr()
@@ -259,7 +260,8 @@ unsafe impl IoBuf for PoolBuf {
     }
 }
 
-// SAFETY: 1. The memory is the vector's allocation. 2. The vector never grows. 3. Exactly that length is set.
+// SAFETY: 1. The same pointer, from which on the allocation has `buf_bytes` (see `Buffer`). 2. The vector never
+// grows. 3. Exactly that length is set.
 unsafe impl IoBufMut for PoolBuf {
     fn buf_mut_ptr(&mut self) -> *mut u8 {
         self.buffer_mut().mut_ptr()
@@ -268,6 +270,7 @@ unsafe impl IoBufMut for PoolBuf {
         self.pool.config.buf_bytes
     }
     unsafe fn set_buf_len(&mut self, len: usize) {
+        debug_assert!(len <= self.buf_capacity());
         self.buffer_mut().len = len;
     }
 }
@@ -299,13 +302,14 @@ impl From<PoolExhausted> for io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::IoBufMutExt;
 
     #[test]
     fn a_reused_buffer_is_empty() {
         assert_eq!(size_of::<PoolBuf>(), 2 * size_of::<usize>());
         let pool = Pool::new(PoolConfig::default());
         let mut buf = pool.take().unwrap();
-        fill(&mut buf, b"left over");
+        assert_eq!(buf.buf_fill(b"left over"), 9);
         let ptr = buf.buf_ptr();
         drop(buf);
         let buf = pool.take().unwrap();
@@ -324,12 +328,6 @@ mod tests {
         }
     }
 
-    fn fill(buf: &mut PoolBuf, bytes: &[u8]) {
-        buf.memory_mut()[..bytes.len()].copy_from_slice(bytes);
-        // SAFETY: all of the memory is initialised.
-        unsafe { buf.set_buf_len(bytes.len()) };
-    }
-
     #[test]
     fn a_buffer_that_cannot_be_allocated_is_an_error() {
         let pool = Pool::new(PoolConfig { buf_bytes: usize::MAX, leased_max: 1, idle_max: 1 });
@@ -342,7 +340,7 @@ mod tests {
     fn memory_mut_is_initialised_up_to_the_capacity() {
         let pool = Pool::new(PoolConfig { buf_bytes: 8, leased_max: 1, idle_max: 1 });
         let mut buf = pool.take().unwrap();
-        fill(&mut buf, b"abc");
+        assert_eq!(buf.buf_fill(b"abc"), 3);
         assert_eq!(buf.memory_mut(), b"abc\0\0\0\0\0");
         buf.memory_mut()[4] = b'e';
         assert_eq!(&buf[..], b"abc", "the length is unchanged");

@@ -1,10 +1,10 @@
-//! Reads the file of options.
+//! [`read`]: small regular files, of options and of a password.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
-/// The longest file that is read. Some hundred options and their comments fit many times.
+/// The longest file that is read, in bytes. Some hundred options and their comments fit many times.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// Reads a regular file of at most [`BYTES_MAX`]. Any other file may have no end, or block the thread that opens it.

@@ -48,7 +48,7 @@ pub struct Flags {
 }
 
 // A new option needs a field here, whose help ends with `[default: …]`, a line in `over`, and its
-// value in `into_config`. A number needs a line in `check_sizes` too. The tests compare each default
+// value in `into_config`. A number that can be absurd needs a line in `check_sizes` too. The tests compare each default
 // of the help with the one that applies, and try an absurd number on each option in `SECONDS`.
 /// All options, each of which may be left out.
 #[derive(Clone, Debug, Default, Args, Deserialize)]

@@ -83,7 +83,7 @@ pub(crate) fn assembled(wire: &Wire) -> impl FnMut(&mut Tally) {
                 Some(Event::Text(text)) => tally.add(text.as_bytes()),
                 Some(Event::Piece(piece)) => {
                     let mut message =
-                        AlignedBytes::with_capacity(piece.payload.len() + piece.frame_bytes_left);
+                        Vec::with_capacity(piece.payload.len() + piece.frame_bytes_left);
                     message.extend_from_slice(piece.payload);
                     while receiver.bytes_missing() > 0 {
                         let at = message.len();

@@ -1,7 +1,6 @@
 use std::ops::{Deref, DerefMut};
 
-/// Bytes that begin at a cache line, as the buffers of this project's server do. `owned_io::Pool::ALIGN` says why. Only
-/// the pages that are written to use memory.
+/// Bytes that begin at a cache line, as the receive buffers of this project's server do. `owned_io::Pool::ALIGN` says why.
 #[derive(Debug)]
 pub struct AlignedBytes {
     bytes: Vec<u8>,
@@ -12,36 +11,19 @@ impl AlignedBytes {
     /// The alignment, in bytes.
     pub const ALIGN: usize = 64;
 
-    /// No bytes yet. `capacity` bytes can be added without a move.
-    pub fn with_capacity(capacity: usize) -> Self {
-        let mut bytes = Vec::<u8>::with_capacity(capacity + Self::ALIGN - 1);
-        let addr = bytes.as_ptr().addr();
-        let start = addr.next_multiple_of(Self::ALIGN) - addr;
-        bytes.resize(start, 0);
-        Self { bytes, start }
-    }
-
-    /// `len` zeroes.
+    /// `len` zeroes. Only the pages that are written to use memory.
     pub fn zeroed(len: usize) -> Self {
-        let mut new = Self::with_capacity(len);
-        new.bytes.resize(new.start + len, 0);
-        new
-    }
-
-    /// Adds bytes at the end.
-    ///
-    /// # Panics
-    /// If there is no room for them.
-    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
-        assert!(bytes.len() <= self.bytes.capacity() - self.bytes.len(), "more than the capacity");
-        self.bytes.extend_from_slice(bytes);
+        let mut bytes = vec![0; len + Self::ALIGN - 1];
+        let start = bytes.as_ptr().align_offset(Self::ALIGN);
+        bytes.truncate(start + len);
+        Self { bytes, start }
     }
 }
 
 impl From<&[u8]> for AlignedBytes {
     fn from(bytes: &[u8]) -> Self {
-        let mut new = Self::with_capacity(bytes.len());
-        new.extend_from_slice(bytes);
+        let mut new = Self::zeroed(bytes.len());
+        new.copy_from_slice(bytes);
         new
     }
 }
@@ -57,5 +39,20 @@ impl Deref for AlignedBytes {
 impl DerefMut for AlignedBytes {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_begin_at_a_cache_line() {
+        let all: Vec<_> = (1..100).map(AlignedBytes::zeroed).collect();
+        for (len, bytes) in (1..).zip(&all) {
+            assert!(bytes.as_ptr().addr().is_multiple_of(AlignedBytes::ALIGN));
+            assert_eq!(**bytes, vec![0; len]);
+        }
+        assert_eq!(*AlignedBytes::from(&b"bytes"[..]), *b"bytes");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::IoUring;
 use io_uring::types::BufRingEntry;
-use peers_common::BUF_BYTES;
+use peers_common::{AlignedBytes, BUF_BYTES};
 
 /// The only buffer group.
 pub(crate) const GROUP: u16 = 0;
@@ -15,9 +15,6 @@ pub(crate) const GROUP: u16 = 0;
 #[derive(Clone, Copy)]
 #[repr(C, align(4096))]
 struct Page([u8; 4096]);
-
-/// The alignment of the first buffer, and so of all: a cache line, as in `owned_io::Pool::ALIGN`.
-const ALIGN: usize = 64;
 
 /// A ring of free buffers. The kernel takes buffers from it, and this process returns them. The memory of the ring and
 /// of the buffers is leaked, because the kernel may write to it until the process ends.
@@ -37,8 +34,8 @@ impl Buffers {
     pub(crate) fn register(ring: &IoUring, count: u16) -> io::Result<Self> {
         let pages = (usize::from(count) * size_of::<BufRingEntry>()).div_ceil(size_of::<Page>());
         let entries: *mut BufRingEntry = vec![Page([0; 4096]); pages].leak().as_mut_ptr().cast();
-        let bytes = vec![0; usize::from(count) * BUF_BYTES + ALIGN - 1].leak().as_mut_ptr();
-        let bytes = bytes.wrapping_add(bytes.align_offset(ALIGN));
+        let bytes = AlignedBytes::zeroed(usize::from(count) * BUF_BYTES);
+        let bytes = Box::leak(Box::new(bytes)).as_mut_ptr();
         let mut buffers = Self { entries, bytes, count, tail: 0, free: 0 };
         for id in 0..count {
             buffers.provide(id);

@@ -58,8 +58,10 @@ fn flags_override_the_file() {
     assert_eq!(config.listeners, [echo]);
 
     assert_eq!(config.websockets.engine, Engine::Native);
+}
 
-    // Stalls are watched for, unless the file or a flag says no.
+#[test]
+fn stalls_are_watched_for_and_the_server_is_probed_unless_switched_off() {
     let stalls = |file: &str, flags: &[&str]| {
         configured(&format!("echo = \"127.0.0.1:7\"\n{file}"), flags).unwrap().stalls
     };
@@ -73,15 +75,16 @@ fn flags_override_the_file() {
     assert_eq!(stall_time(off, &longer), Some(900));
     assert_eq!(stall_time("", &["--stalls", "off"]), None);
 
-    // So is the server probed.
     let stalls = |file: &str, flags: &[&str]| format!("{:?}", stalls(file, flags));
     assert!(stalls("", &[]).contains("probe_interval: Some(10s)"));
     let never = "stall-probe-seconds = 0";
     assert!(stalls(never, &[]).contains("probe_interval: None"));
     let seldom = ["--stall-probe-seconds", "60"];
     assert!(stalls(never, &seldom).contains("probe_interval: Some(60s)"));
+}
 
-    // An error names the culprit and its line.
+#[test]
+fn an_error_names_the_culprit_and_its_line() {
     let error = parse("workers = 3\n\nworker = 4").unwrap_err();
     assert!(error.contains("line 3") && error.contains("unknown field `worker`"), "{error}");
     let error = parse("workers = 0").unwrap_err();
@@ -97,7 +100,7 @@ fn an_engine_is_chosen_by_file_or_by_flag() {
     assert_eq!(flags.options.engine, Some(Engine::TungsteniteFixed));
 }
 
-/// Whether the flag or the file sets either of them. Setting a default explicitly is allowed.
+/// Both are refused together, whether flags or the file set them. A default may be set explicitly.
 #[cfg(feature = "tungstenite")]
 #[test]
 fn compression_needs_the_native_engine() {
