@@ -44,7 +44,7 @@ impl Default for Limits {
 
 /// The connections for each worker, and the division of a worker's memory. By default the workers share half of
 /// the machine's memory, and there are 16,000 connections for each worker, or as many as its memory has room for.
-pub(super) fn divide_memory(
+pub(super) fn connections_and_memory(
     memory_max: Option<NonZeroUsize>,
     workers: NonZeroUsize,
     connections_max: Option<NonZeroUsize>,

@@ -14,6 +14,32 @@ pub struct Listener {
     pub is_over_tls: bool,
 }
 
+impl Listener {
+    /// The name of its option, without dashes in front.
+    pub const fn name(&self) -> &'static str {
+        match (self.service, self.is_over_tls) {
+            (Service::Echo, false) => "echo",
+            (Service::Echo, true) => "echo-tls",
+            (Service::Sink, false) => "sink",
+            (Service::Sink, true) => "sink-tls",
+            (Service::Source, false) => "source",
+            (Service::Source, true) => "source-tls",
+            (Service::Http, false) => "http",
+            (Service::Http, true) => "https",
+            (Service::Iggy, false) => "tcp",
+            (Service::Iggy, true) => "tcp-tls",
+            (Service::Admin, _) => "admin",
+        }
+    }
+}
+
+/// Its name and its address: `echo 127.0.0.1:7007`.
+impl fmt::Display for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name(), self.addr)
+    }
+}
+
 /// What a connection is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
@@ -49,49 +75,22 @@ impl Service {
     }
 }
 
-impl Listener {
-    /// The name of its option, without dashes in front.
-    pub const fn name(&self) -> &'static str {
-        match (self.service, self.is_over_tls) {
-            (Service::Echo, false) => "echo",
-            (Service::Echo, true) => "echo-tls",
-            (Service::Sink, false) => "sink",
-            (Service::Sink, true) => "sink-tls",
-            (Service::Source, false) => "source",
-            (Service::Source, true) => "source-tls",
-            (Service::Http, false) => "http",
-            (Service::Http, true) => "https",
-            (Service::Iggy, false) => "tcp",
-            (Service::Iggy, true) => "tcp-tls",
-            (Service::Admin, _) => "admin",
-        }
-    }
-}
-
-/// Its name and its address: `echo 127.0.0.1:7007`.
-impl fmt::Display for Listener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.name(), self.addr)
-    }
-}
-
 /// Refuses two listeners on one address: the error of the second would blame another socket. The kernel
 /// refuses an address next to all addresses of the machine too, at the same port.
-pub(super) fn check_addresses(listeners: &[Listener]) -> Result<(), String> {
+pub(super) fn refuse_shared_addresses(listeners: &[Listener]) -> Result<(), String> {
     for (index, second) in listeners.iter().enumerate() {
         let is_taken_by = |first: &&Listener| {
-            let [one, other] = [first, second].map(|listener| listener.addr.ip().to_canonical());
-            let is_any = one.is_unspecified() || other.is_unspecified();
-            let are_alike = one.is_ipv4() == other.is_ipv4();
-            let are_same = one == other && scope(first.addr) == scope(second.addr);
+            let [ip, other] = [first, second].map(|listener| listener.addr.ip().to_canonical());
+            let is_any = ip.is_unspecified() || other.is_unspecified();
+            let are_alike = ip.is_ipv4() == other.is_ipv4();
+            let are_same = ip == other && scope(first.addr) == scope(second.addr);
             let port = second.addr.port();
             port != 0 && first.addr.port() == port && (are_same || is_any && are_alike)
         };
         if let Some(first) = listeners[..index].iter().find(is_taken_by) {
-            let [one, other] = [first, second].map(|listener| listener.name());
-            let addr = second.addr;
+            let ([first, second], addr) = ([first, second].map(Listener::name), second.addr);
             return Err(format!(
-                "--{one} and --{other} are both to listen on {addr}: give each its own"
+                "--{first} and --{second} are both to listen on {addr}: give each its own"
             ));
         }
     }

@@ -10,21 +10,18 @@ mod options;
 mod origins;
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
 use std::time::Duration;
 
 #[cfg(feature = "kafka")]
 pub use choices::Store;
 pub use choices::{Balance, Deflate, Engine, Level, Log, Ring, Switch};
+pub use iggy::{DataConfig, IggyConfig};
 pub use limits::Limits;
 pub use listener::{Listener, Service};
 pub use options::{Flags, Options};
 pub use origins::AllowedOrigins;
 pub use owned_io_log::SyncPolicy;
 
-use crate::iggy::Credentials;
-#[cfg(feature = "kafka")]
-use crate::iggy::storage::kafka::KafkaConfig;
 use crate::memory::Memory;
 use crate::metrics::Exporter;
 use crate::object::ObjectsConfig;
@@ -89,30 +86,6 @@ impl Config {
     pub const fn connections_max(&self) -> usize {
         self.workers.get().saturating_mul(self.limits.connections_max)
     }
-}
-
-/// The options of the streams of Iggy's clients.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct IggyConfig {
-    /// Who may log in.
-    pub credentials: Credentials,
-    /// The bytes of messages that are kept in memory, over all streams: all messages, or the recent ones of those in
-    /// [`data`](Self::data). With Kafka: those that wait for its acknowledgement.
-    pub memory_max: usize,
-    /// Where messages and streams are kept. None: in memory only.
-    pub data: Option<DataConfig>,
-    /// The Kafka that keeps them instead.
-    #[cfg(feature = "kafka")]
-    pub kafka: Option<KafkaConfig>,
-}
-
-/// The options of the log on disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DataConfig {
-    /// The directory.
-    pub dir: PathBuf,
-    /// When messages are acknowledged.
-    pub sync: SyncPolicy,
 }
 
 /// The options of WebSockets.

@@ -1,5 +1,7 @@
 //! [`Flags`] and [`Options`]: how the configuration is written, read and checked.
 
+mod sizes;
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -9,14 +11,13 @@ use std::time::Duration;
 use clap::{Args, Parser};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
+pub(super) use sizes::SECONDS_MAX;
 
 #[cfg(feature = "kafka")]
 use super::Store;
-#[cfg(feature = "kafka")]
-use super::iggy::kafka;
-use super::iggy::{data, iggy};
-use super::limits::divide_memory;
-use super::listener::check_addresses;
+use super::iggy::IggyOptions;
+use super::limits::connections_and_memory;
+use super::listener::refuse_shared_addresses;
 use super::objects::ObjectOptions;
 use super::{
     AllowedOrigins, Balance, Config, Deflate, Engine, Level, Limits, Listener, Log, Ring, Service,
@@ -386,15 +387,22 @@ impl Options {
         self.check_sizes()?;
         let admin = |addr| Listener { service: Service::Admin, addr, is_over_tls: false };
         listeners.extend(self.admin.map(admin));
-        check_addresses(&listeners)?;
-        let data = data(self.data, self.fsync, self.iggy_password_file.is_some())?;
-        #[cfg(feature = "kafka")]
-        let has_data = data.is_some();
-        #[cfg_attr(not(feature = "kafka"), allow(unused_mut, reason = "only Kafka changes it"))]
-        let mut iggy =
-            iggy(&listeners, self.iggy_user, self.iggy_password_file, self.iggy_memory_max, data)?;
-        #[cfg(feature = "kafka")]
-        kafka(self.store, self.kafka_brokers, self.kafka_seconds, has_data, iggy.as_mut())?;
+        refuse_shared_addresses(&listeners)?;
+        let stalls = self.stalls();
+        let iggy = IggyOptions {
+            user: self.iggy_user,
+            password_file: self.iggy_password_file,
+            memory_max: self.iggy_memory_max,
+            data: self.data,
+            fsync: self.fsync,
+            #[cfg(feature = "kafka")]
+            store: self.store,
+            #[cfg(feature = "kafka")]
+            kafka_brokers: self.kafka_brokers,
+            #[cfg(feature = "kafka")]
+            kafka_seconds: self.kafka_seconds,
+        };
+        let iggy = iggy.into_config(&listeners)?;
         let objects = ObjectOptions {
             origin: self.origin,
             chunk: self.chunk,
@@ -408,19 +416,7 @@ impl Options {
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         let linger_time =
             self.linger_seconds.map_or(defaults.linger_time, |time| seconds(time.get()));
-        let over_tls = listeners.iter().find(|listener| listener.is_over_tls);
-        let tls = match (over_tls, self.tls_cert, self.tls_key) {
-            (Some(_), Some(chain), Some(key)) => Some(Tls::load(chain, key, linger_time)?),
-            (Some(listener), ..) => {
-                let name = listener.name();
-                return Err(format!("--{name} is over TLS: it needs --tls-cert and --tls-key"));
-            }
-            (None, None, None) => None,
-            (None, ..) => {
-                let services = "--https, --echo-tls, --sink-tls, --source-tls or --tcp-tls";
-                return Err(format!("nothing to serve over TLS: give {services} an address"));
-            }
-        };
+        let tls = tls(&listeners, self.tls_cert, self.tls_key, linger_time)?;
         #[cfg(feature = "tungstenite")]
         let engine = self.engine.unwrap_or_default();
         #[cfg(not(feature = "tungstenite"))]
@@ -433,7 +429,7 @@ impl Options {
             self.origins.map_or_else(|| Ok(AllowedOrigins::default()), AllowedOrigins::only)?;
         let workers = self.workers.unwrap_or_else(cores);
         let (connections_max, memory) =
-            divide_memory(self.memory_max, workers, self.connections_max)?;
+            connections_and_memory(self.memory_max, workers, self.connections_max)?;
         let cpus = match self.pin.unwrap_or(Switch::Off) {
             Switch::On => owned_io_os::allowed_cpus().map_err(|error| format!("--pin: {error}"))?,
             Switch::Off => Vec::new(),
@@ -466,16 +462,7 @@ impl Options {
                 linger_time,
             },
             ticker: Ticker::default(),
-            stalls: match self.stalls.unwrap_or_default() {
-                Switch::Off => Stalls::default(),
-                Switch::On => {
-                    let milliseconds =
-                        self.stall_milliseconds_min.map_or(STALL_MILLISECONDS, u32::from);
-                    let probe = self.stall_probe_seconds.unwrap_or(STALL_PROBE_SECONDS);
-                    Stalls::new(Duration::from_millis(milliseconds.into()))
-                        .with_probe((probe > 0).then(|| seconds(probe)))
-                }
-            },
+            stalls,
             exporter: Exporter::default(),
             application: Placement::default(),
             measures_usage: false,
@@ -487,6 +474,19 @@ impl Options {
             log: self.log.unwrap_or_default(),
             log_level: self.log_level.unwrap_or_default(),
         })
+    }
+
+    fn stalls(&self) -> Stalls {
+        match self.stalls.unwrap_or_default() {
+            Switch::Off => Stalls::default(),
+            Switch::On => {
+                let milliseconds =
+                    self.stall_milliseconds_min.map_or(STALL_MILLISECONDS, u32::from);
+                let probe = self.stall_probe_seconds.unwrap_or(STALL_PROBE_SECONDS);
+                let probe = (probe > 0).then(|| Duration::from_secs(probe.into()));
+                Stalls::new(Duration::from_millis(milliseconds.into())).with_probe(probe)
+            }
+        }
     }
 
     /// The listeners of clients: all but the admin's.
@@ -513,56 +513,27 @@ impl Options {
         }
         listeners
     }
+}
 
-    /// Refuses numbers that must be mistakes, with which threads, descriptors or clocks would run out.
-    fn check_sizes(&self) -> Result<(), String> {
-        for (option, given, max) in [
-            ("workers", self.workers.map(NonZeroUsize::get), WORKERS_MAX),
-            ("connections-max", self.connections_max.map(NonZeroUsize::get), CONNECTIONS_MAX),
-            ("message-seconds-max", self.message_seconds_max.map(as_usize), SECONDS_MAX),
-            (
-                "idle-seconds-max",
-                self.idle_seconds_max.map(|seconds| seconds as usize),
-                SECONDS_MAX,
-            ),
-            ("iggy-memory-max", self.iggy_memory_max.map(NonZeroUsize::get), IGGY_MEMORY_BYTES_MAX),
-            #[cfg(feature = "kafka")]
-            ("kafka-seconds", self.kafka_seconds.map(as_usize), KAFKA_SECONDS_MAX),
-            ("object-seconds", self.object_seconds.map(|seconds| seconds as usize), SECONDS_MAX),
-            (
-                "object-stale-seconds",
-                self.object_stale_seconds.map(|seconds| seconds as usize),
-                SECONDS_MAX,
-            ),
-            (
-                "object-memory-max",
-                self.object_memory_max.map(NonZeroUsize::get),
-                OBJECT_MEMORY_BYTES_MAX,
-            ),
-            ("chunk", self.chunk.map(|bytes| bytes as usize), CHUNK_BYTES_MAX),
-            ("linger-seconds", self.linger_seconds.map(as_usize), SECONDS_MAX),
-            (
-                "drain-notice-seconds",
-                self.drain_notice_seconds.map(|seconds| seconds as usize),
-                SECONDS_MAX,
-            ),
-            ("drain-seconds", self.drain_seconds.map(|seconds| seconds as usize), SECONDS_MAX),
-            (
-                "stall-milliseconds-min",
-                self.stall_milliseconds_min.map(as_usize),
-                STALL_MILLISECONDS_MAX,
-            ),
-            (
-                "stall-probe-seconds",
-                self.stall_probe_seconds.map(|seconds| seconds as usize),
-                STALL_PROBE_SECONDS_MAX,
-            ),
-        ] {
-            if let Some(given) = given.filter(|given| *given > max) {
-                return Err(format!("--{option} is {given}, and may be at most {max}"));
-            }
+/// The certificates, if a listener is over TLS. Refuses listeners without certificates, and certificates without a listener.
+fn tls(
+    listeners: &[Listener],
+    chain: Option<PathBuf>,
+    key: Option<PathBuf>,
+    linger_time: Duration,
+) -> Result<Option<Tls>, String> {
+    let over_tls = listeners.iter().find(|listener| listener.is_over_tls);
+    match (over_tls, chain, key) {
+        (Some(_), Some(chain), Some(key)) => Tls::load(chain, key, linger_time).map(Some),
+        (Some(listener), ..) => {
+            let name = listener.name();
+            Err(format!("--{name} is over TLS: it needs --tls-cert and --tls-key"))
         }
-        Ok(())
+        (None, None, None) => Ok(None),
+        (None, ..) => {
+            let services = "--https, --echo-tls, --sink-tls, --source-tls or --tcp-tls";
+            Err(format!("nothing to serve over TLS: give {services} an address"))
+        }
     }
 }
 
@@ -571,12 +542,6 @@ fn policy<'de, D: Deserializer<'de>>(file: D) -> Result<Option<SyncPolicy>, D::E
     let text = String::deserialize(file)?;
     text.parse().map(Some).map_err(|error| D::Error::custom(format!("fsync: {error}")))
 }
-
-/// Each worker is a thread with a ring and buffers of its own; more than this exceeds the cores of any machine.
-const WORKERS_MAX: usize = 1024;
-
-/// Well above the descriptors that the kernel gives a process (`fs.nr_open`, a million by default).
-const CONNECTIONS_MAX: usize = 1 << 24;
 
 /// Time for answers in progress, and less than the 30 s after which supervisors usually kill a process.
 const DRAIN_SECONDS: u32 = 10;
@@ -588,35 +553,9 @@ const DRAIN_NOTICE_SECONDS: u32 = 0;
 /// busy with other programs it waits that long for a CPU, too.
 const STALL_MILLISECONDS: u32 = 100;
 
-/// An hour: more is never found.
-const STALL_MILLISECONDS_MAX: usize = 60 * 60 * 1_000;
-
 /// As often as load balancers ask, and as the detector inspects connections. Two probes in a row that fail are evidence
 /// of lost clients, which are found within half a minute if there is one worker.
 const STALL_PROBE_SECONDS: u32 = 10;
-
-/// An hour: the detector probes no less often.
-const STALL_PROBE_SECONDS_MAX: usize = 60 * 60;
-
-/// A year. A longer time must be a mistake, and the timers of some runtimes do not reach much further.
-pub(super) const SECONDS_MAX: usize = 365 * 24 * 60 * 60;
-
-/// An hour. librdkafka allows three weeks.
-#[cfg(feature = "kafka")]
-const KAFKA_SECONDS_MAX: usize = 60 * 60;
-
-/// No machine has more.
-const IGGY_MEMORY_BYTES_MAX: usize = 1 << 46;
-
-/// The same for `--object-memory-max`.
-const OBJECT_MEMORY_BYTES_MAX: usize = IGGY_MEMORY_BYTES_MAX;
-
-/// A block of an object in memory is as long as a chunk, and is copied as a whole.
-const CHUNK_BYTES_MAX: usize = 16 << 20;
-
-const fn as_usize(number: NonZeroU32) -> usize {
-    number.get() as usize
-}
 
 fn cores() -> NonZeroUsize {
     std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)

@@ -2,7 +2,7 @@ use clap::CommandFactory;
 
 use super::*;
 #[cfg(feature = "kafka")]
-use crate::config::iggy::IGGY_MEMORY_BYTES;
+use crate::config::iggy::MEMORY_BYTES;
 use crate::config::{DataConfig, IggyConfig};
 #[cfg(feature = "kafka")]
 use crate::iggy::storage::kafka::KafkaConfig;
@@ -148,7 +148,7 @@ fn kafka_is_configured_by_file_or_by_flags() {
         |file: &str, flags: &[&str]| configured_iggy(file, flags).map(|iggy| iggy.kafka);
     let kafka = |brokers: &str, seconds| {
         let message_time_max = Duration::from_secs(seconds);
-        let waiting_bytes_max = IGGY_MEMORY_BYTES;
+        let waiting_bytes_max = MEMORY_BYTES;
         let brokers = brokers.to_owned();
         Ok(Some(KafkaConfig { brokers, message_time_max, waiting_bytes_max }))
     };
