@@ -1,10 +1,10 @@
 //! `cargo bench -p owned-io-comparisons-layer --bench alignment`: the processor time that a read from a TCP connection on
 //! loopback takes, by where its buffer begins within a page.
 //!
-//! A peer writes 64 KiB at a time, so that what the kernel has received begins at the start of a page. A read takes the
-//! rest of a block of 16 KiB to where it belongs in the buffer, so that the distance modulo a page stays the same after a
-//! short read. A figure is the median of the rounds, with the least and the largest. The offsets take turns. The first and
-//! the last byte of each read are checked.
+//! A peer writes 64 KiB at a time. In most runs what the kernel has received then begins at the start of a page; in the others
+//! no offset is slow. A read takes the rest of a block of 16 KiB to where it belongs in the buffer, so that the distance
+//! modulo a page stays the same after a short read. A figure is the median of the rounds, with the least and the largest. The
+//! offsets take turns. The first and the last byte of each read are checked.
 //!
 //! [`Pool::ALIGN`](owned_io::Pool::ALIGN) says why some offsets are slow on some processors.
 
