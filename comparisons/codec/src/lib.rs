@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 pub use cpu_time::{CpuTime, cpu_time};
 use owned_io_websocket::frame::{Header, Opcode, mask};
 use peers_common::AlignedBytes;
-pub use ratios::ratio;
+pub use ratios::{is_bench, ratio};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The most bytes that one read returns.

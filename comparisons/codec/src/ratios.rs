@@ -16,8 +16,7 @@ pub async fn ratio(
     mut pass: impl AsyncFnMut(),
     mut base: impl AsyncFnMut(),
 ) -> String {
-    let is_bench = env::args().any(|arg| arg == "--bench");
-    let pairs = if is_bench { pairs } else { SMOKE_PAIRS };
+    let pairs = if is_bench() { pairs } else { SMOKE_PAIRS };
     let warm_up_pairs = pairs / 40;
     let mut ratios = Vec::with_capacity(pairs);
     for number in 0..warm_up_pairs + pairs {
@@ -37,6 +36,11 @@ pub async fn ratio(
     let half_width = (0.98 * (pairs as f64).sqrt()) as usize; // 1.96 standard deviations of a rank
     let (low, high) = (ratios[pairs / 2 - half_width], ratios[pairs / 2 + half_width]);
     format!("{:.3} ({low:.3}–{high:.3})", ratios[pairs / 2])
+}
+
+/// Whether `cargo bench` runs the program, and not `cargo test --benches`.
+pub fn is_bench() -> bool {
+    env::args().any(|arg| arg == "--bench")
 }
 
 async fn time(pass: &mut impl AsyncFnMut()) -> Duration {

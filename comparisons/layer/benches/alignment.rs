@@ -8,12 +8,11 @@
 //!
 //! [`Pool::ALIGN`](owned_io::Pool::ALIGN) says why some offsets are slow on some processors.
 
-use std::env;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 
-use owned_io_comparisons_codec::cpu_time;
+use owned_io_comparisons_codec::{cpu_time, is_bench};
 
 /// Distances from the start of a page, in bytes.
 const OFFSETS: [usize; 8] = [0, 8, 16, 24, 32, 64, 128, 2048];
@@ -29,8 +28,7 @@ const SMOKE_READS: usize = 10;
 const SMOKE_ROUNDS: usize = 1;
 
 fn main() {
-    let is_bench = env::args().any(|arg| arg == "--bench");
-    let (reads, rounds) = if is_bench { (READS, ROUNDS) } else { (SMOKE_READS, SMOKE_ROUNDS) };
+    let (reads, rounds) = if is_bench() { (READS, ROUNDS) } else { (SMOKE_READS, SMOKE_ROUNDS) };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     let writing = thread::spawn(move || write_until_closed(TcpStream::connect(addr).unwrap()));

@@ -57,15 +57,12 @@ pub(super) struct IggyOptions {
 impl IggyOptions {
     /// The configuration of Iggy, if there is a password. Refuses a password that nobody is asked for, a listener without
     /// one, and options that would have no effect.
-    pub(super) fn into_config(
-        mut self,
-        listeners: &[Listener],
-    ) -> Result<Option<IggyConfig>, String> {
+    pub(super) fn into_config(self, listeners: &[Listener]) -> Result<Option<IggyConfig>, String> {
         let data = self.data_config()?;
         let credentials = self.credentials(listeners)?;
         let memory_max = self.memory_max.map_or(MEMORY_BYTES, NonZeroUsize::get);
         #[cfg(feature = "kafka")]
-        let kafka = self.kafka_config(memory_max, credentials.is_some(), data.is_some())?;
+        let kafka = self.kafka_config(memory_max)?;
         Ok(credentials.map(|credentials| IggyConfig {
             credentials,
             memory_max,
@@ -75,9 +72,9 @@ impl IggyOptions {
         }))
     }
 
-    fn credentials(&mut self, listeners: &[Listener]) -> Result<Option<Credentials>, String> {
+    fn credentials(&self, listeners: &[Listener]) -> Result<Option<Credentials>, String> {
         let mut of_iggy = listeners.iter().filter(|listener| listener.service == Service::Iggy);
-        let Some(path) = self.password_file.take() else {
+        let Some(path) = &self.password_file else {
             return match of_iggy.next() {
                 Some(listener) => Err(format!("--{} needs --iggy-password-file", listener.name())),
                 None => Ok(None),
@@ -91,11 +88,11 @@ impl IggyOptions {
                 "--iggy-password-file: nobody is asked for it: give {services} an address"
             ));
         }
-        let text = file::read(&path).map_err(|error| {
+        let text = file::read(path).map_err(|error| {
             format!("--iggy-password-file: cannot read {}: {error}", path.display())
         })?;
         let password = text.lines().next().unwrap_or_default().to_owned();
-        let user = self.user.take().unwrap_or_else(|| USER.to_owned());
+        let user = self.user.clone().unwrap_or_else(|| USER.to_owned());
         let credentials = Credentials::new(user, password).ok_or_else(|| {
             format!(
                 "--iggy-user and --iggy-password-file: each is 1 to {CREDENTIAL_BYTES_MAX} bytes long"
@@ -105,8 +102,8 @@ impl IggyOptions {
     }
 
     /// The configuration of the log on disk, if there is one.
-    fn data_config(&mut self) -> Result<Option<DataConfig>, String> {
-        match self.data.take() {
+    fn data_config(&self) -> Result<Option<DataConfig>, String> {
+        match self.data.clone() {
             Some(_) if self.password_file.is_none() => {
                 Err("--data: nobody has messages to keep: it needs --iggy-password-file".to_owned())
             }
@@ -132,12 +129,7 @@ impl IggyOptions {
 
     /// The configuration of Kafka, if it is the store.
     #[cfg(feature = "kafka")]
-    fn kafka_config(
-        &mut self,
-        memory_max: usize,
-        has_password: bool,
-        has_data: bool,
-    ) -> Result<Option<KafkaConfig>, String> {
+    fn kafka_config(&self, memory_max: usize) -> Result<Option<KafkaConfig>, String> {
         if self.store.unwrap_or_default() == Store::Local {
             return match (&self.kafka_brokers, self.kafka_seconds) {
                 (None, None) => Ok(None),
@@ -145,14 +137,14 @@ impl IggyOptions {
                 (None, Some(_)) => Err("--kafka-seconds needs --store kafka".to_owned()),
             };
         }
-        if !has_password {
+        if self.password_file.is_none() {
             let needed = "it needs --iggy-password-file";
             return Err(format!("--store kafka: nobody has messages to keep: {needed}"));
         }
-        if has_data {
+        if self.data.is_some() {
             return Err("--data and --store kafka: messages are kept in one of them".to_owned());
         }
-        let brokers = self.kafka_brokers.take().ok_or("--store kafka needs --kafka-brokers")?;
+        let brokers = self.kafka_brokers.clone().ok_or("--store kafka needs --kafka-brokers")?;
         let is_address = |broker: &str| {
             let address = broker.rsplit_once(':');
             address

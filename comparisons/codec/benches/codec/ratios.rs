@@ -18,7 +18,7 @@
 //! | – assembled messages aligned too, without `rep movsb` (the tunable below) | 1.12 | 1.93 | 1.00 | 1.00 |
 //! | 64 KiB, all as malloc(3) puts them | 1.87 to 2.02 | 1.25 | 1.00 | 1.00 |
 //! | – as here | 1.15 | 1.30 to 1.31 | 1.01 to 1.03 | 1.00 |
-//! | – the same | 1.07 | 1.30 | 0.99 | 1.00 |
+//! | – assembled messages aligned too, without `rep movsb` | 1.07 | 1.30 | 0.99 | 1.00 |
 //!
 //! An assembled message of 16 KiB is copied twice, because its frame has 8 bytes more than the receive buffer; the floor
 //! copies once.

@@ -9,7 +9,7 @@ pub struct AlignedBytes {
 
 impl AlignedBytes {
     /// The alignment, in bytes.
-    pub const ALIGN: usize = 64;
+    const ALIGN: usize = 64;
 
     /// `len` zeroes. Only the pages that are written to use memory.
     pub fn zeroed(len: usize) -> Self {
