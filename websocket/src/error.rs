@@ -171,6 +171,13 @@ impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Peer(violation) => violation.fmt(f),
+            // A connection may have that much, but not now.
+            Self::Limit { limit: Limit::Memory, max, got } if got <= max => {
+                write!(
+                    f,
+                    "memory is used up: no room for {got} bytes of at most {max} for a connection"
+                )
+            }
             Self::Limit { limit, max, got } => {
                 let what = match limit {
                     Limit::Frame => "frame",
@@ -254,6 +261,10 @@ mod tests {
         let error = ProtocolError::Limit { limit: Limit::Frame, max: 10, got: 1 << 63 };
         let expected = "frame of 9223372036854775808 bytes exceeds the limit of 10";
         assert_eq!(error.to_string(), expected);
+        let refused = |got| ProtocolError::Limit { limit: Limit::Memory, max: 10, got }.to_string();
+        assert_eq!(refused(11), "memory of a connection of 11 bytes exceeds the limit of 10");
+        let expected = "memory is used up: no room for 9 bytes of at most 10 for a connection";
+        assert_eq!(refused(9), expected);
     }
 
     #[test]

@@ -37,8 +37,14 @@ mod program {
 
     const USAGE: &str = "usage: owned-io-autobahn RUNTIME ENGINE ADDR AGENT off|shared|takeover";
 
-    /// The longest message of the suite has 16 MiB, and it is queued with its header.
-    const QUEUE_BYTES_MAX: usize = 32 * 1024 * 1024;
+    /// The most bytes of a message of the suite.
+    const MESSAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+    /// A message is queued with its header.
+    const QUEUE_BYTES_MAX: usize = 2 * MESSAGE_BYTES_MAX;
+
+    /// The received message, its masked copy in the queue, and what either buffer has to spare.
+    const MEMORY_BYTES_MAX: usize = 4 * MESSAGE_BYTES_MAX;
 
     pub(super) fn main() -> ExitCode {
         let Err(error) = run() else { return ExitCode::SUCCESS };
@@ -102,7 +108,7 @@ mod program {
     async fn run_cases<R: Runtime>(tested: &Tested<'_>) -> Result<()> {
         let agent = tested.agent;
         let buffers =
-            Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(QUEUE_BYTES_MAX));
+            Buffers::new(Pool::new(PoolConfig::default()), MemoryBudget::new(MEMORY_BYTES_MAX));
         for case in 1..=count_cases::<R>(tested, &buffers).await? {
             let path = format!("/runCase?case={case}&agent={agent}");
             // Many cases make the connection fail. The server judges whether it failed correctly.
