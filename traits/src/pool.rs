@@ -36,7 +36,7 @@ pub struct Pool {
 #[non_exhaustive]
 pub struct PoolConfig {
     /// The capacity of each buffer, in bytes. Default 16 KiB: the largest TLS record. Larger buffers save few
-    /// system calls.
+    /// system calls. The allocation has [`Pool::ALIGN`] - 1 bytes more.
     pub buf_bytes: usize,
     /// The most buffers in use at the same time. Default 16,384: 256 MiB per worker at the default size.
     pub leased_max: usize,
@@ -63,10 +63,11 @@ struct Shared {
 impl Pool {
     /// The alignment of each buffer, in bytes: a cache line.
     ///
-    /// AMD's processors from Zen 3 on copy slowly by `rep movsb`, as Linux copies what was received, if the
-    /// destination is 1 to 31 bytes behind the source, modulo 4,096 (glibc bug 30994). The source often begins at
-    /// a page. malloc(3) begins blocks at any multiple of 16, and those of 128 KiB and more 16 bytes behind a
-    /// page. A read of 16 KiB took 1.6 to 1.8 times as long there (Zen 3, Linux 6.18, 2026-11-28).
+    /// Linux copies received bytes by `rep movsb`. That is slow on AMD's Zen 3, and on later ones by glibc bug 30994,
+    /// if the address of the destination is 1 to 31 above that of the source, modulo 4,096. The source often begins
+    /// at a page. malloc(3) begins blocks at any multiple of 16, and most of those of 128 KiB and more 16 bytes after
+    /// the start of a page. A read of 16 KiB to there took 1.6 to 1.8 times as long (Linux 6.18, 2026-11-28). A
+    /// read into the middle of a buffer can still be slow, and so can one whose source begins elsewhere.
     pub const ALIGN: usize = 64;
 
     /// An empty pool. It allocates buffers when they are first needed.
@@ -88,8 +89,8 @@ impl Pool {
     /// An empty buffer of [`buf_bytes`](PoolConfig::buf_bytes) capacity.
     ///
     /// # Errors
-    /// [`PoolExhausted`] if [`leased_max`](PoolConfig::leased_max) buffers are in use, or if the allocation
-    /// of another one fails.
+    /// [`PoolExhausted`] if [`leased_max`](PoolConfig::leased_max) buffers are in use, or if the bytes of another
+    /// one cannot be allocated.
     #[inline]
     pub fn take(&self) -> Result<PoolBuf, PoolExhausted> {
         let Shared { config, leased, idle } = &*self.shared;
@@ -109,7 +110,8 @@ impl Pool {
     ///
     /// For runtimes on which a read with a buffer is faster than waiting first and [taking](Self::take) the
     /// buffer afterwards. Returns `None` if [`idle_max`](PoolConfig::idle_max) buffers or half of
-    /// [`leased_max`](PoolConfig::leased_max) are in use. The rest is reserved for reads that have data ready.
+    /// [`leased_max`](PoolConfig::leased_max) are in use, or if the bytes of another one cannot be allocated. The rest
+    /// of the buffers is reserved for reads that have data ready.
     #[inline]
     pub fn take_for_waiting_read(&self) -> Option<PoolBuf> {
         let Shared { config, leased, .. } = &*self.shared;
@@ -130,8 +132,8 @@ impl Pool {
 
 /// A buffer of a [`Pool`]. Dropping it returns it to the pool.
 ///
-/// It is two words long, because a read and a write move it a dozen times. With the vector inline, an echo on
-/// tokio took 70 instructions more, of 1,280.
+/// It is two words long, because a read and a write move it a dozen times. With the fields of `Buffer`
+/// inline, an echo on tokio took 70 instructions more, of 1,280 (callgrind, 2026-11-27).
 pub struct PoolBuf {
     /// `Some` until it is dropped.
     buffer: Option<Box<Buffer>>,
@@ -140,15 +142,16 @@ pub struct PoolBuf {
 
 #[derive(Debug)]
 struct Buffer {
-    /// Its capacity alone is used. From `start` on it has `buf_bytes` of the pool at least: neither changes, and a
-    /// buffer never leaves its pool.
+    /// Only its capacity is used; its length is 0. At least the `buf_bytes` of the pool follow `start`. The allocation
+    /// and `start` never change, and a buffer never leaves its pool. Miri and sanitizers do not see an access up to
+    /// `ALIGN` - 1 bytes past the buffer that stays within the allocation.
     memory: Vec<u8>,
     /// Where the buffer begins in `memory`: at a multiple of [`Pool::ALIGN`].
     start: usize,
     /// The length, in bytes. That many are initialised.
     len: usize,
-    /// Whether the memory up to the capacity is initialised, not only up to the length. Once true, it stays
-    /// true, because operations write initialised bytes only.
+    /// Whether all `buf_bytes` are initialised, not only the first `len`. Once true, it stays true, because
+    /// operations write initialised bytes only.
     is_initialised: bool,
 }
 
@@ -156,7 +159,7 @@ impl Buffer {
     #[cold]
     fn new(capacity: usize) -> Result<Box<Self>, PoolExhausted> {
         let mut memory = Vec::<u8>::new();
-        // Not by an alignment of the allocation: posix_memalign(3) reuses memory less well than malloc(3).
+        // A `Vec<u8>` cannot ask the allocator for an alignment.
         let reserved = memory.try_reserve_exact(capacity.saturating_add(Pool::ALIGN - 1));
         reserved.map_err(|_| PoolExhausted { leased_max: None })?;
         let addr = memory.as_ptr().addr();

@@ -16,6 +16,10 @@ use super::Failure;
 /// The size of one read from the socket: more than a record. TLS itself would read little at a time.
 const SOCKET_BYTES: usize = 20 * 1024;
 
+/// What one read from the socket is received in. `owned_io::Pool::ALIGN` says why it is aligned.
+#[repr(align(64))]
+struct Socket([u8; SOCKET_BYTES]);
+
 /// A connection's non-blocking stream.
 #[derive(Debug)]
 pub(crate) struct Transport {
@@ -124,7 +128,7 @@ impl Write for Transport {
 impl Read for Transport {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let Self { tcp, tls: Some(tls), is_drained } = self else { return self.tcp.read(buf) };
-        let mut socket = [0; SOCKET_BYTES];
+        let Socket(socket) = &mut Socket([0; SOCKET_BYTES]);
         let mut filled = 0;
         *is_drained = false;
         loop {
@@ -145,7 +149,7 @@ impl Read for Transport {
                 (true, _) => return Ok(filled),
                 (false, _) => {}
             }
-            let n = match tcp.read(&mut socket) {
+            let n = match tcp.read(socket) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock && filled > 0 => {
                     *is_drained = true;
                     return Ok(filled);

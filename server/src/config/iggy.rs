@@ -56,7 +56,7 @@ pub(super) struct IggyOptions {
 
 impl IggyOptions {
     /// The configuration of Iggy, if there is a password. Refuses a password that nobody is asked for, a listener without
-    /// one, and options that would have no effect.
+    /// one, and options of the log on disk and of Kafka that would have no effect.
     pub(super) fn into_config(self, listeners: &[Listener]) -> Result<Option<IggyConfig>, String> {
         let data = self.data_config()?;
         let credentials = self.credentials(listeners)?;

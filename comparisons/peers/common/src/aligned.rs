@@ -1,7 +1,7 @@
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 /// Bytes that begin at a cache line, as the receive buffers of this project's server do. `owned_io::Pool::ALIGN` says why.
-#[derive(Debug)]
 pub struct AlignedBytes {
     bytes: Vec<u8>,
     start: usize,
@@ -11,10 +11,11 @@ impl AlignedBytes {
     /// The alignment, in bytes.
     const ALIGN: usize = 64;
 
-    /// `len` zeroes. Only the pages that are written to use memory.
+    /// `len` zeroes. Of a large block that is fresh from the kernel, only the pages that are written to use memory.
     pub fn zeroed(len: usize) -> Self {
         let mut bytes = vec![0; len + Self::ALIGN - 1];
-        let start = bytes.as_ptr().align_offset(Self::ALIGN);
+        let addr = bytes.as_ptr().addr();
+        let start = addr.next_multiple_of(Self::ALIGN) - addr;
         bytes.truncate(start + len);
         Self { bytes, start }
     }
@@ -39,6 +40,12 @@ impl Deref for AlignedBytes {
 impl DerefMut for AlignedBytes {
     fn deref_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..]
+    }
+}
+
+impl fmt::Debug for AlignedBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AlignedBytes").field("len", &self.len()).finish_non_exhaustive()
     }
 }
 
