@@ -84,7 +84,7 @@ impl Wire {
 /// A connection on which the frames of a [`Wire`] arrive repeatedly. It counts and discards what is written.
 #[derive(Debug)]
 pub struct Connection {
-    /// Aligned as the buffers are that it is copied to. The kernel's most often begins at a page, which is not imitated.
+    /// Aligned like the buffers it is copied to. In the kernel the source most often begins at a page; here it does not.
     wire: AlignedBytes,
     at: usize,
     /// How many bytes were written.

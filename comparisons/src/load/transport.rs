@@ -16,9 +16,9 @@ use super::Failure;
 /// The size of one read from the socket: more than a record. TLS itself would read little at a time.
 const SOCKET_BYTES: usize = 20 * 1024;
 
-/// What one read from the socket is received in. `owned_io::Pool::ALIGN` says why it is aligned.
+/// The buffer of one read from the socket. `owned_io::Pool::ALIGN` says why it is aligned.
 #[repr(align(64))]
-struct Socket([u8; SOCKET_BYTES]);
+struct SocketBuf([u8; SOCKET_BYTES]);
 
 /// A connection's non-blocking stream.
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl Write for Transport {
 impl Read for Transport {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let Self { tcp, tls: Some(tls), is_drained } = self else { return self.tcp.read(buf) };
-        let Socket(socket) = &mut Socket([0; SOCKET_BYTES]);
+        let SocketBuf(socket) = &mut SocketBuf([0; SOCKET_BYTES]);
         let mut filled = 0;
         *is_drained = false;
         loop {

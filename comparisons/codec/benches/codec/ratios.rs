@@ -7,17 +7,17 @@
 //! # How long messages are copied
 //!
 //! glibc copies from about 2 KiB on by `rep movsb`, on processors that say that it is fast. AMD's from Zen 3 on say so, and
-//! it is many times slower there if the destination is 1 to 31 bytes behind the source, modulo 4 KiB (glibc bug 30994). So
+//! it is up to 3.4 times slower there if the address of the destination is 1 to 31 above the source, modulo 4 KiB (glibc bug 30994). So
 //! what is received and receive buffers begin at multiples of 64 here, as in the server's pools. Assembled messages begin where
-//! malloc(3) puts them, as in the server. Medians of 1 to 4 runs, 2026-11-28, EPYC (Zen 3), glibc 2.36:
+//! malloc(3) puts them, as in the server. Medians of 1 to 6 runs, 2026-11-28, EPYC (Zen 3), glibc 2.36:
 //!
 //! | | whole / floor | assembled / floor | text / binary, whole | text / binary, assembled |
 //! |---|---|---|---|---|
 //! | 16 KiB, all as malloc(3) puts them | 1.16 | 1.52 to 1.82 | 1.05 | 0.14 to 0.15 |
-//! | – as here | 1.08 to 1.10 | 1.66 to 1.70 | 0.99 | 0.71 to 1.01 |
+//! | – as here | 1.08 to 1.10 | 1.66 to 1.93 | 0.99 to 1.00 | 0.58 to 1.01 |
 //! | – assembled messages aligned too, without `rep movsb` (the tunable below) | 1.12 | 1.93 | 1.00 | 1.00 |
 //! | 64 KiB, all as malloc(3) puts them | 1.87 to 2.02 | 1.25 | 1.00 | 1.00 |
-//! | – as here | 1.15 | 1.30 to 1.31 | 1.01 to 1.03 | 1.00 |
+//! | – as here | 1.15 to 1.20 | 1.30 to 1.33 | 1.01 to 1.06 | 1.00 to 1.02 |
 //! | – assembled messages aligned too, without `rep movsb` | 1.07 | 1.30 | 0.99 | 1.00 |
 //!
 //! An assembled message of 16 KiB is copied twice, because its frame has 8 bytes more than the receive buffer; the floor

@@ -11,7 +11,7 @@ impl AlignedBytes {
     /// The alignment, in bytes.
     const ALIGN: usize = 64;
 
-    /// `len` zeroes. Of a large block that is fresh from the kernel, only the pages that are written to use memory.
+    /// `len` zeroes. Only pages that are written use memory, if the block is fresh from the kernel.
     pub fn zeroed(len: usize) -> Self {
         let mut bytes = vec![0; len + Self::ALIGN - 1];
         let addr = bytes.as_ptr().addr();
