@@ -288,13 +288,15 @@ fn an_idle_connection_holds_little_whatever_it_has_polled() {
         let worker = Worker::new(&server, 64 << 20);
         let (mut client, _serving, _) = worker.connect();
         assert_eq!(ask(&mut client, login()).await.0, 0);
-        Sim::sleep(Duration::from_secs(1)).await;
-        let before = server_bytes();
         let (status, polled) = ask(&mut client, poll_from(0, u32::MAX)).await;
         assert_eq!((status, polled.len()), (0, 16 + 500 * (64 + 1_100)));
         Sim::sleep(Duration::from_secs(1)).await;
-        let kept = server_bytes() - before;
-        assert!(kept < 2 * 1024, "{kept} bytes are kept");
+        let idle = server_bytes();
+        drop(client);
+        Sim::sleep(Duration::from_secs(1)).await;
+        // Not what has come since before the poll: the simulator keeps memory for later writes, which counts as the server's.
+        let kept = idle - server_bytes();
+        assert!((1..8 * 1024).contains(&kept), "{kept} bytes are kept"); // the arrays have 24 KiB
     });
 }
 
