@@ -7,9 +7,9 @@
 //! # How long messages are copied
 //!
 //! glibc copies from about 2 KiB on by `rep movsb`, on processors that say that it is fast. AMD's from Zen 3 on say so, and
-//! it is up to 3.4 times slower there if the address of the destination is 1 to 31 above the source, modulo 4 KiB (glibc bug 30994). So
-//! what is received and receive buffers begin at multiples of 64 here, as in the server's pools. Assembled messages begin where
-//! malloc(3) puts them, as in the server. Medians of 1 to 6 runs, 2026-11-28, EPYC (Zen 3), glibc 2.36:
+//! it is up to 3.4 times slower there if the address of the destination is 1 to 31 above that of the source, modulo 4 KiB
+//! (glibc bug 30994). So what is received and receive buffers begin at multiples of 64 here, as in the server's pools.
+//! Assembled messages begin where malloc(3) puts them, as in the server. Medians of 1 to 6 runs, 2026-11-28, EPYC (Zen 3), glibc 2.36:
 //!
 //! | | whole / floor | assembled / floor | text / binary, whole | text / binary, assembled |
 //! |---|---|---|---|---|
