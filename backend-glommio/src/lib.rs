@@ -50,9 +50,8 @@
 //! glommio's TCP is not completion I/O: it submits `POLL_ADD`, and then calls `recv` and `send` itself. So a
 //! read here does that too. A write is `send`, a vectored write is `sendmsg`. If it has to wait, it waits by
 //! glommio's write of the same bytes, or of the first piece. That tries once more, without `MSG_NOSIGNAL`, so
-//! SIGPIPE is blocked on the thread meanwhile. A pending pooled read holds a buffer while `Pool::take_for_waiting_read` has one,
-//! which saves taking another for each attempt. The first read of a connection, and one after a read that has filled its
-//! buffer, tries `recv` before glommio has polled the ring.
+//! SIGPIPE is blocked on the thread meanwhile. A pending pooled read holds no buffer. The first read of a connection, and
+//! one after a read that has filled its buffer, tries `recv` before glommio has polled the ring.
 //!
 //! Operations of files are system calls on the pool for blocking closures. A read first takes what is in the page cache
 //! (`preadv2` with `RWF_NOWAIT`), on the thread of the runtime. glommio's own do not give a buffer back (`write_at`), or

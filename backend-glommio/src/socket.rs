@@ -59,25 +59,11 @@ impl os::Socket for GlommioSocket {
 
     fn read_pooled(&self, pool: &Pool) -> impl Future<Output = io::Result<PoolBuf>> {
         let tcp = &self.tcp;
-        // A buffer that is kept while the read waits saves taking one for each attempt.
-        let mut waiting = None;
-        within_budget(move |cx| {
-            if let Some(mut buf) = waiting.take().or_else(|| pool.take_for_waiting_read()) {
-                let polled = tcp.poll_read_pooled(cx, &mut buf);
-                if polled.is_pending() {
-                    waiting = Some(buf);
-                    return Poll::Pending;
-                }
-                return polled.map_ok(|_| buf);
-            }
-            // Each attempt takes a buffer. The buffer goes back when the attempt has to wait.
-            match pool.take() {
-                Ok(mut buf) => tcp.poll_read_pooled(cx, &mut buf).map_ok(|_| buf),
-                // Only a reader that has something to read gets this error.
-                Err(exhausted) => {
-                    tcp.poll_readable(cx).map(|ready| ready.and(Err(exhausted.into())))
-                }
-            }
+        // Each attempt takes a buffer. The buffer goes back when the attempt has to wait.
+        within_budget(move |cx| match pool.take() {
+            Ok(mut buf) => tcp.poll_read_pooled(cx, &mut buf).map_ok(|_| buf),
+            // Only a reader that has something to read gets this error.
+            Err(exhausted) => tcp.poll_readable(cx).map(|ready| ready.and(Err(exhausted.into()))),
         })
     }
 

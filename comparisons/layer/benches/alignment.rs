@@ -1,88 +1,132 @@
 //! `cargo bench -p owned-io-comparisons-layer --bench alignment`: the processor time that a read from a TCP connection on
-//! loopback takes, by where its buffer begins within a page.
+//! loopback takes, by where its buffer begins within a page, and by how long it is.
 //!
-//! A peer writes 64 KiB at a time. In most runs what the kernel has received then begins at the start of a page; in the others
-//! no offset is slow. A read takes the rest of a block of 16 KiB to where it belongs in the buffer, so that the distance
-//! modulo a page stays the same after a short read. A figure is the median of the rounds, with the least and the largest. The
-//! offsets take turns. The first and the last byte of each read are checked.
+//! A figure is the median of the rounds, with the least and the largest. The offsets, and the lengths, take turns. The first
+//! and the last byte of each read are checked. [`Pool::ALIGN`](owned_io::Pool::ALIGN) and
+//! [`PoolConfig::SHORT_OF_PAGE`](owned_io::PoolConfig::SHORT_OF_PAGE) say why some are slow on some processors.
 //!
-//! [`Pool::ALIGN`](owned_io::Pool::ALIGN) says why some offsets are slow on some processors.
+//! - Where it begins: a peer writes 64 KiB at a time. In most runs what the kernel has received then begins at the start of a
+//!   page; in the others no offset is slow. A read takes the rest of a block of 16 KiB to where it belongs in the buffer, so
+//!   that the distance modulo a page stays the same after a short read.
+//! - How long it is: a peer writes messages of 1,000,004 bytes. Each read may fill the buffer, which begins at a page.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use owned_io_comparisons_codec::{cpu_time, is_bench};
 
+const PAGE_BYTES: usize = 4096;
+
 /// Distances from the start of a page, in bytes.
 const OFFSETS: [usize; 8] = [0, 8, 16, 24, 32, 64, 128, 2048];
-const PAGE_BYTES: usize = 4096;
-const READ_BYTES: usize = 16 * 1024;
-const WRITE_BYTES: usize = 64 * 1024;
+const BLOCK_BYTES: usize = 16 * 1024;
 
-/// How many reads a round has for each offset, and how many rounds there are. Without `--bench`, as
+/// The lengths of a read.
+const LENGTHS: [usize; 8] = [16_384, 16_288, 61_440, 63_488, 65_440, 65_504, 65_520, 65_536];
+
+/// How many bytes a round reads for each offset or length, and how many rounds there are. Without `--bench`, as
 /// `cargo test --benches` runs it: enough to see that it works.
-const READS: usize = 4_000;
+const ROUND_BYTES: usize = 64 << 20;
 const ROUNDS: usize = 21;
-const SMOKE_READS: usize = 10;
+const SMOKE_ROUND_BYTES: usize = 1 << 17;
 const SMOKE_ROUNDS: usize = 1;
 
 fn main() {
-    let (reads, rounds) = if is_bench() { (READS, ROUNDS) } else { (SMOKE_READS, SMOKE_ROUNDS) };
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let addr = listener.local_addr().unwrap();
-    let writing = thread::spawn(move || write_until_closed(TcpStream::connect(addr).unwrap()));
-    let mut stream = Stream { stream: listener.accept().unwrap().0, position: 0 };
-
-    let mut memory = vec![0; 2 * PAGE_BYTES + READ_BYTES];
+    let mut memory = vec![0; 3 * PAGE_BYTES + LENGTHS[LENGTHS.len() - 1]];
     let page = memory.as_ptr().align_offset(PAGE_BYTES);
-    let mut figures = OFFSETS.map(|_| Vec::new());
-    for _ in 0..rounds {
-        for (offset, figures) in OFFSETS.iter().zip(&mut figures) {
-            let buf = &mut memory[page + offset..][..READ_BYTES];
-            figures.push(stream.read_kibibytes(buf, reads));
-        }
-    }
+    let memory = &mut memory[page..];
+
+    let (mut stream, writing) = Stream::of_writes(64 * 1024);
+    print_table("the buffer begins at, B", OFFSETS, |offset, bytes| {
+        stream.read_to_position(&mut memory[offset..][..BLOCK_BYTES], bytes)
+    });
     drop(stream);
     writing.join().unwrap();
 
-    println!("| the buffer begins at, B | CPU, ns/KiB |");
+    let (mut stream, writing) = Stream::of_writes(1_000_004);
+    println!();
+    print_table("the read takes at most, B", LENGTHS, |len, bytes| {
+        stream.read_to_start(&mut memory[..len], bytes)
+    });
+    drop(stream);
+    writing.join().unwrap();
+}
+
+/// Prints a row for each value. `read` reads at least so many bytes with it, and returns the processor time of a KiB in
+/// nanoseconds.
+fn print_table<const N: usize>(
+    title: &str,
+    values: [usize; N],
+    mut read: impl FnMut(usize, usize) -> f64,
+) {
+    let (bytes, rounds) = match is_bench() {
+        true => (ROUND_BYTES, ROUNDS),
+        false => (SMOKE_ROUND_BYTES, SMOKE_ROUNDS),
+    };
+    let mut figures = values.map(|_| Vec::new());
+    for _ in 0..rounds {
+        for (value, figures) in values.into_iter().zip(&mut figures) {
+            figures.push(read(value, bytes));
+        }
+    }
+    println!("| {title} | CPU, ns/KiB |");
     println!("|---|---|");
-    for (offset, mut figures) in OFFSETS.into_iter().zip(figures) {
+    for (value, mut figures) in values.into_iter().zip(figures) {
         figures.sort_by(f64::total_cmp);
         let (median, last) = (figures[figures.len() / 2], figures[figures.len() - 1]);
-        println!("| {offset} | {median:.0} ({:.0}–{last:.0}) |", figures[0]);
+        println!("| {value} | {median:.0} ({:.0}–{last:.0}) |", figures[0]);
     }
 }
 
-/// The byte at `position` of the stream.
-const fn byte_at(position: usize) -> u8 {
-    (position % WRITE_BYTES % 251) as u8
-}
-
-fn write_until_closed(mut stream: TcpStream) {
-    let bytes: Vec<u8> = (0..WRITE_BYTES).map(byte_at).collect();
-    while stream.write_all(&bytes).is_ok() {}
-}
-
+/// A connection whose peer makes writes of one length without end.
 struct Stream {
     stream: TcpStream,
+    write_bytes: usize,
     position: usize,
 }
 
 impl Stream {
-    /// Reads so many times, and returns the processor time of a KiB in nanoseconds.
-    fn read_kibibytes(&mut self, buf: &mut [u8], reads: usize) -> f64 {
+    /// The connection, and the thread of its peer, which ends when it is dropped.
+    fn of_writes(write_bytes: usize) -> (Self, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let writing = thread::spawn(move || {
+            let bytes: Vec<u8> = (0..write_bytes).map(|at| byte_at(at, write_bytes)).collect();
+            let mut stream = TcpStream::connect(addr).unwrap();
+            while stream.write_all(&bytes).is_ok() {}
+        });
+        (Self { stream: listener.accept().unwrap().0, write_bytes, position: 0 }, writing)
+    }
+
+    /// Reads to the start of `buf`.
+    fn read_to_start(&mut self, buf: &mut [u8], bytes: usize) -> f64 {
+        self.read(bytes, |_| 0, buf)
+    }
+
+    /// Reads to where the bytes belong in `buf`, if it held each block of its length in turn.
+    fn read_to_position(&mut self, buf: &mut [u8], bytes: usize) -> f64 {
+        let len = buf.len();
+        self.read(bytes, |position| position % len, buf)
+    }
+
+    /// Reads at least so many bytes. Returns the processor time of a KiB in nanoseconds.
+    fn read(&mut self, bytes: usize, at: impl Fn(usize) -> usize, buf: &mut [u8]) -> f64 {
         let (began, start) = (self.position, cpu_time());
-        for _ in 0..reads {
-            let at = self.position % READ_BYTES;
-            let bytes = self.stream.read(&mut buf[at..]).unwrap();
-            assert_ne!(bytes, 0, "the peer writes without end");
-            assert_eq!(buf[at], byte_at(self.position));
-            assert_eq!(buf[at + bytes - 1], byte_at(self.position + bytes - 1));
-            self.position += bytes;
+        while self.position < began + bytes {
+            let at = at(self.position);
+            let read = self.stream.read(&mut buf[at..]).unwrap();
+            assert_ne!(read, 0, "the peer writes without end");
+            assert_eq!(buf[at], byte_at(self.position, self.write_bytes));
+            assert_eq!(buf[at + read - 1], byte_at(self.position + read - 1, self.write_bytes));
+            self.position += read;
         }
         let kibibytes = (self.position - began) as f64 / 1024.0;
         (cpu_time() - start).as_nanos() as f64 / kibibytes
     }
+}
+
+/// The byte at `position` of a stream that consists of writes of one length.
+const fn byte_at(position: usize, write_bytes: usize) -> u8 {
+    (position % write_bytes % 251) as u8
 }

@@ -99,11 +99,14 @@ impl Unwind {
 
     /// As [`unwind`](Self::unwind) if the frame pointer is unknown. `memory` is that of this process.
     ///
-    /// A function that keeps a frame pointer has pushed that of its caller, next to the return address. First the pairs
-    /// are tried whose return address is behind a call of the function that needs it. Not all calls name it: a pointer
-    /// may be called, and another function may have jumped there. Then those are tried whose first half is a frame pointer too; a caller that keeps none has anything there. The
-    /// first pair that leads to the end is taken. It may be a stale one; then the innermost frames name functions that
-    /// have returned.
+    /// A function that keeps a frame pointer has pushed that of its caller, next to the return address. The pairs are
+    /// tried in this order, and the first that leads to the end is taken:
+    ///
+    /// 1. The return address is behind a call of the function that needs it.
+    /// 2. It is behind a call of a pointer, which may have been that function.
+    /// 3. The first half is a frame pointer too. A caller that keeps none has anything there.
+    ///
+    /// It may be a stale pair. Then the innermost frames name functions that have returned, or some are missing.
     pub(super) fn unwind_without_frame_pointer(
         &mut self,
         registers: &Registers,
@@ -119,11 +122,15 @@ impl Unwind {
                 .zip(registers.words.windows(2))
                 .filter(|(_, pair)| self.is_code(pair[1]))
         };
-        let function = self.module(last).and_then(|module| module.function(last));
-        let calls_last = |pair: &[u64]| {
-            function.is_some() && memory.and_then(|it| called_function(it, pair[1])) == function
+        let behind = |wanted: Option<Call>| {
+            pairs()
+                .filter(move |(_, pair)| {
+                    wanted.is_some() && memory.and_then(|it| call_before(it, pair[1])) == wanted
+                })
+                .take(CANDIDATES_MAX)
         };
-        let callers = pairs().filter(|(_, pair)| calls_last(pair)).take(CANDIDATES_MAX);
+        let function = self.module(last).and_then(|module| module.function(last));
+        let callers = behind(function.map(Call::Of)).chain(behind(Some(Call::OfPointer)));
         let chained =
             pairs().filter(|(at, pair)| (at + 16..top).contains(&pair[0])).take(CANDIDATES_MAX);
         let candidates: Vec<u64> = callers.chain(chained).map(|(at, _)| at).collect();
@@ -248,26 +255,54 @@ impl Unwind {
     }
 }
 
-/// Where the function begins that the call before a return address calls. `None` if that is no call, or one of an
-/// address in a register.
-fn called_function(memory: &File, return_address: u64) -> Option<u64> {
+/// What an instruction calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    /// The function that begins at this address.
+    Of(u64),
+    /// A pointer in a register or in memory, which may have changed since.
+    OfPointer,
+}
+
+/// The call before a return address. `None` if there is none.
+fn call_before(memory: &File, return_address: u64) -> Option<Call> {
     if cfg!(not(target_arch = "x86_64")) {
         return None;
     }
-    let mut code = [0; 6];
-    memory.read_exact_at(&mut code, return_address.checked_sub(6)?).ok()?;
-    let offset = i64::from(i32::from_le_bytes(code[2..].try_into().ok()?));
-    let address = return_address.checked_add_signed(offset)?;
+    let mut code = [0; CALL_BYTES_MAX];
+    memory.read_exact_at(&mut code, return_address.checked_sub(CALL_BYTES_MAX as u64)?).ok()?;
+    let offset = i64::from(i32::from_le_bytes(*code.last_chunk()?));
+    let address = return_address.checked_add_signed(offset);
     match code {
-        [0xFF, 0x15, ..] => {
-            // By a pointer at that address: a function of a library.
+        [_, 0xFF, 0x15, ..] => {
+            // By a pointer beside the code: a function of a library.
             let mut pointer = [0; 8];
-            memory.read_exact_at(&mut pointer, address).ok()?;
-            Some(u64::from_le_bytes(pointer))
+            memory.read_exact_at(&mut pointer, address?).ok()?;
+            Some(Call::Of(u64::from_le_bytes(pointer)))
         }
-        [_, 0xE8, ..] => Some(address),
-        _ => None,
+        [_, _, 0xE8, ..] => Some(Call::Of(address?)),
+        _ => calls_pointer(&code).then_some(Call::OfPointer),
     }
+}
+
+/// The longest call of a pointer, in bytes, without prefixes.
+const CALL_BYTES_MAX: usize = 7;
+
+/// Whether code ends with a call of a pointer: FF /2, in Intel's notation.
+fn calls_pointer(code: &[u8; CALL_BYTES_MAX]) -> bool {
+    (2..=code.len()).any(|len| {
+        let [0xFF, operand, rest @ ..] = &code[code.len() - len..] else { return false };
+        let (mode, extension, register) = (operand >> 6, operand >> 3 & 7, operand & 7);
+        let has_index = mode < 3 && register == 4;
+        let base = if has_index { rest.first().map_or(0, |index| index & 7) } else { register };
+        let offset_bytes = match mode {
+            0 if base == 5 => 4,
+            1 => 1,
+            2 => 4,
+            _ => 0,
+        };
+        extension == 2 && len == 2 + usize::from(has_index) + offset_bytes
+    })
 }
 
 /// Opens the file of a module. There may be something else at its path by now, for example a FIFO, which would block.
@@ -336,6 +371,33 @@ mod tests {
         }
         assert_eq!(frames(&registers, stacks.memory().ok()), expected);
         assert_ne!(frames(&registers, None), expected);
+    }
+
+    #[test]
+    fn calls_of_pointers_are_told_from_other_instructions() {
+        let calls: [&[u8]; 7] = [
+            &[0xFF, 0xD3],                               // call rbx
+            &[0x41, 0xFF, 0xD4],                         // call r12
+            &[0xFF, 0x50, 0x18],                         // call [rax + 0x18]
+            &[0xFF, 0x54, 0x24, 0x08],                   // call [rsp + 8]
+            &[0xFF, 0x14, 0xC8],                         // call [rax + 8 * rcx]
+            &[0xFF, 0x90, 0x00, 0x01, 0x00, 0x00],       // call [rax + 0x100]
+            &[0xFF, 0x94, 0x24, 0x00, 0x01, 0x00, 0x00], // call [rsp + 0x100]
+        ];
+        let others: [&[u8]; 5] = [
+            &[0xFF, 0xE0],                   // jmp rax
+            &[0xFF, 0x30],                   // push [rax]
+            &[0xFF, 0xC0],                   // inc eax
+            &[0xE8, 0x00, 0x01, 0x00, 0x00], // call of an address
+            &[0xFF, 0xD3, 0x90],             // call rbx, nop
+        ];
+        for (instructions, is_call) in [(&calls[..], true), (&others[..], false)] {
+            for instruction in instructions {
+                let mut code = [0x90; CALL_BYTES_MAX];
+                code[CALL_BYTES_MAX - instruction.len()..].copy_from_slice(instruction);
+                assert_eq!(calls_pointer(&code), is_call, "{instruction:x?}");
+            }
+        }
     }
 
     #[test]

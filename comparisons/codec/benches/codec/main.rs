@@ -30,6 +30,7 @@ fn decode(c: &mut Criterion<CpuTime>) {
             read(group, "owned-io", wire, ours::whole(wire));
             read(group, "owned-io-assembled", wire, ours::assembled(wire));
             floor(group, wire);
+            read(group, "least", wire, ours::least(wire));
             read(group, "tungstenite", wire, peers::tungstenite(wire));
             read(group, "fastwebsockets", wire, peers::fastwebsockets(wire));
             read(group, "tokio-websockets", wire, peers::tokio_websockets(wire));

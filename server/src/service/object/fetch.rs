@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_lock::{Semaphore, SemaphoreGuardArc};
-use owned_io::{Clock, Files, Pool, Runtime, coop, select};
+use owned_io::{Clock, Files, Pool, PoolConfig, Runtime, coop, select};
 use tracing::warn;
 
 use super::{directory, http};
@@ -31,7 +31,7 @@ pub const PIECE_TIME_MAX: Duration = Duration::from_secs(10);
 pub const FETCH_TIME_MAX: Duration = Duration::from_secs(300);
 
 /// What one read of an origin's body brings at most, in bytes.
-pub(super) const READ_BYTES_MAX: usize = 64 * 1024;
+pub(super) const READ_BYTES_MAX: usize = 64 * 1024 - PoolConfig::SHORT_OF_PAGE;
 
 /// How many buffers for reads are kept: 1 MiB.
 pub(super) const READS_IDLE_MAX: usize = 16;
