@@ -22,7 +22,7 @@ pub enum BufferGrowth {
         /// The largest size, in bytes.
         bytes_max: usize,
     },
-    /// Grows to powers of two. Taken from the worker's
+    /// Doubles. Taken from the worker's
     /// [`Buffers`](owned_io_websocket::stream::Buffers) when needed, and returned when all is
     /// consumed, see [`EXPONENTIAL`](Self::EXPONENTIAL). After a read that filled its buffer, the
     /// next read holds a buffer while it waits.

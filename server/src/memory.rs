@@ -19,18 +19,18 @@ pub struct Memory {
     pub bytes_max: usize,
     /// The connections that there may be.
     pub connections_max: usize,
-    /// The length of each receive buffer.
+    /// The length of each receive buffer, in bytes.
     pub buf_bytes: usize,
 }
 
-/// The greatest length of receive buffers, in bytes, but for [`PoolConfig::SHORT_OF_PAGE`]. One read receives many frames that a peer sends at once, and
-/// messages up to this length are handed out in place. Compared with buffers of 16 KiB, 16 echoes of 1 KiB took
+/// The greatest length of receive buffers, in bytes, of which [`PoolConfig::SHORT_OF_PAGE_BYTES`] are left out. One read
+/// receives many frames that a peer sends at once, and messages up to this length are handed out in place. Compared with buffers of 16 KiB, 16 echoes of 1 KiB took
 /// 0.6 of the time, and 16 echoes of 16 KiB a third; buffers of 128 KiB were no faster. A sink of 1 MB on io_uring
 /// took up to three times as long with 16 KiB, and an echo over TCP of 16 times 16 KiB in flight takes 0.55 to 0.61 of the
 /// CPU on each runtime: one read of 16 KiB in a turn keeps the receive window shut.
 const BUF_BYTES_MAX: usize = 64 * 1024;
 
-/// The least length of receive buffers: the head of a request with cookies fits.
+/// The least length of receive buffers, of which as many are left out: the head of a request with cookies fits.
 const BUF_BYTES_MIN: usize = 4 * 1024;
 
 /// How many free buffers are kept, and how many may be held by reads that wait: 16 MiB of the longest.
@@ -44,10 +44,9 @@ impl Memory {
         let buf_bytes = bytes_max / 4 / connections_max.saturating_add(IDLE_MAX);
         let buf_bytes = buf_bytes.min(BUF_BYTES_MAX);
         let buf_bytes = (buf_bytes + 1).next_power_of_two() / 2;
-        (buf_bytes >= BUF_BYTES_MIN).then_some(Self {
-            bytes_max,
-            connections_max,
-            buf_bytes: buf_bytes - PoolConfig::SHORT_OF_PAGE,
+        (buf_bytes >= BUF_BYTES_MIN).then(|| {
+            let buf_bytes = buf_bytes - PoolConfig::SHORT_OF_PAGE_BYTES;
+            Self { bytes_max, connections_max, buf_bytes }
         })
     }
 
@@ -85,6 +84,7 @@ mod tests {
 
     #[test]
     fn the_parts_together_do_not_exceed_the_whole() {
+        assert_eq!(Memory::divide(1, 1), None);
         for connections_max in [1, 100, 16_000, 32_000, 1 << 20] {
             let least = Memory::least(connections_max);
             assert_eq!(Memory::divide(least - 1, connections_max), None);
@@ -97,10 +97,10 @@ mod tests {
                 assert!(buffers <= bytes_max / 4, "{memory:?}");
                 // The connection's share always has room for what one read brings.
                 assert!(budget.share_bytes() >= memory.buf_bytes, "{memory:?}");
-                let whole = memory.buf_bytes + PoolConfig::SHORT_OF_PAGE;
+                let whole = memory.buf_bytes + PoolConfig::SHORT_OF_PAGE_BYTES;
                 assert!((BUF_BYTES_MIN..=BUF_BYTES_MAX).contains(&whole));
             }
         }
-        assert_eq!(Memory::divide(6 << 30, 16_000).unwrap().buf_bytes, 64 * 1024 - 96);
+        assert_eq!(Memory::divide(6 << 30, 16_000).unwrap().buf_bytes, 65_440);
     }
 }

@@ -35,8 +35,8 @@ pub struct Pool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolConfig {
-    /// The capacity of each buffer, in bytes. Default 16 KiB, [nearly](PoolConfig::SHORT_OF_PAGE): the payload of
-    /// the largest TLS record. Larger buffers save few system calls. The allocation has [`Pool::ALIGN`] - 1 bytes more.
+    /// The capacity of each buffer, in bytes. Default 16 KiB less [96](Self::SHORT_OF_PAGE_BYTES). Larger buffers save few
+    /// system calls unless a peer sends many messages at once. The allocation has [`Pool::ALIGN`] - 1 bytes more.
     pub buf_bytes: usize,
     /// The most buffers in use at the same time. Default 16,384: 256 MiB per worker at the default size.
     pub leased_max: usize,
@@ -47,24 +47,24 @@ pub struct PoolConfig {
 
 impl Default for PoolConfig {
     fn default() -> Self {
-        let buf_bytes = 16 * 1024 - Self::SHORT_OF_PAGE;
+        let buf_bytes = 16 * 1024 - Self::SHORT_OF_PAGE_BYTES;
         Self { buf_bytes, leased_max: 16 * 1024, idle_max: 1024 }
     }
 }
 
 impl PoolConfig {
-    /// By how many bytes a buffer should be shorter than a number of whole pages (4,096 bytes).
+    /// By how many bytes a buffer should be shorter than a multiple of the page size (4,096 bytes).
     ///
     /// - A read that fills a buffer of whole pages leaves the next bytes of the stream at the same distance, modulo 4,096,
-    ///   from the start of the next buffer. If that is one of the slow distances of [`Pool::ALIGN`], the reads stay
-    ///   slow. Meanwhile the peer gets ahead, so that each read fills its buffer. After a read of this many bytes less,
-    ///   the distance is another, and at most one full read in 128 is slow.
-    /// - What a read brings is often passed on by one write. 64 KiB less this fit one segment of the loopback interface,
-    ///   65,483 bytes. Otherwise the rest is a segment of its own.
+    ///   from the start of a buffer. If that is one of the slow distances of [`Pool::ALIGN`], the reads stay slow, and
+    ///   meanwhile the peer gets ahead, so that each read fills its buffer. After a read of this many bytes less the
+    ///   distance is another. Where the source has no gaps, one full read in 128 is slow at most.
+    /// - What a read brings is often passed on by one write. 64 KiB less this fits one segment of the loopback interface,
+    ///   which has 65,483 bytes. Otherwise the rest is a segment of its own.
     ///
-    /// With buffers of 65,440 bytes a server took half the CPU for 1 MB received, and 0.84 to 0.92 for an echo of 16
-    /// KiB, that it took with 65,536 (loopback, Zen 3, Linux 6.18, 2026-11-28).
-    pub const SHORT_OF_PAGE: usize = 96;
+    /// A server with buffers of 65,440 bytes took half the CPU for 1 MB received that it took with 65,536, and 0.84 to
+    /// 0.92 for an echo of 16 KiB (loopback, Zen 3, Linux 6.18, 2026-11-28).
+    pub const SHORT_OF_PAGE_BYTES: usize = 96;
 }
 
 #[derive(Debug)]
@@ -79,12 +79,14 @@ struct Shared {
 impl Pool {
     /// The alignment of each buffer, in bytes: a cache line.
     ///
-    /// Linux copies received bytes by `rep movsb`. That is up to 20 times slower on AMD's Zen 3, and on later ones by glibc
-    /// bug 30994, if the address of the destination is 1 to 31 above that of the source, modulo 4,096. The source often begins
-    /// at a page. malloc(3) begins blocks at any multiple of 16, and most of those of 128 KiB and more 16 bytes after
-    /// the start of a page. A read of 16 KiB into such a block took 1.6 to 1.8 times as long (Linux 6.18, 2026-11-28).
-    /// A read into the middle of a buffer can still be slow, and so can one whose source begins elsewhere:
-    /// [`PoolConfig::SHORT_OF_PAGE`] says how that does not last.
+    /// Linux copies received bytes by `rep movsb`. That is slow on AMD's Zen 3, and on later ones by glibc bug 30994, if the
+    /// address of the destination is 1 to 31 above that of the source, modulo 4,096: 65,000 bytes in the cache took
+    /// 36 µs instead of 1.8. The source often begins at a page. malloc(3) begins blocks at any multiple of 16, and most of
+    /// those of 128 KiB and more 16 bytes after the start of a page. A read of 16 KiB into such a block took 1.6 to 1.8
+    /// times as long (Linux 6.18, 2026-11-28).
+    ///
+    /// A read can still be slow: into the middle of a buffer, or if its source begins elsewhere.
+    /// [`PoolConfig::SHORT_OF_PAGE_BYTES`] keeps reads to the start of buffers from staying slow.
     pub const ALIGN: usize = 64;
 
     /// An empty pool. It allocates buffers when they are first needed.

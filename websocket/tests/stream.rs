@@ -25,7 +25,7 @@ use owned_io_websocket::{
 
 /// Lengths around each width of the length field, and around each limit between whole messages and pieces.
 const LENGTHS: [usize; 13] =
-    [0, 1, 125, 126, 1000, 1024, 1025, 16_370, 16_371, 16_384, 65_535, 65_536, 300_000];
+    [0, 1, 125, 126, 1000, 1024, 1025, 16_274, 16_275, 16_384, 65_535, 65_536, 300_000];
 
 /// A payload that is sent as text if `len` is even.
 fn payload(len: usize) -> Vec<u8> {

@@ -3,13 +3,17 @@
 //!
 //! A figure is the median of the rounds, with the least and the largest. The offsets, and the lengths, take turns. The first
 //! and the last byte of each read are checked. [`Pool::ALIGN`](owned_io::Pool::ALIGN) and
-//! [`PoolConfig::SHORT_OF_PAGE`](owned_io::PoolConfig::SHORT_OF_PAGE) say why some are slow on some processors.
+//! [`PoolConfig::SHORT_OF_PAGE_BYTES`](owned_io::PoolConfig::SHORT_OF_PAGE_BYTES) say why some are slow on some processors.
 //!
 //! - Where it begins: a peer writes 64 KiB at a time. In most runs what the kernel has received then begins at the start of a
 //!   page; in the others no offset is slow. A read takes the rest of a block of 16 KiB to where it belongs in the buffer, so
 //!   that the distance modulo a page stays the same after a short read.
 //! - How long it is: a peer writes messages of 1,000,004 bytes. Each read may fill the buffer, which begins at a page.
+//!
+//! The third table has copies within the process, of 64,000 bytes in the cache, by how far the destination is above the
+//! source, modulo a page. libc(7) may copy in another way than the kernel.
 
+use std::hint::black_box;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
@@ -25,6 +29,10 @@ const BLOCK_BYTES: usize = 16 * 1024;
 /// The lengths of a read.
 const LENGTHS: [usize; 8] = [16_384, 16_288, 61_440, 63_488, 65_440, 65_504, 65_520, 65_536];
 
+/// The distances of a copy within the process, and its length.
+const DISTANCES: [usize; 8] = [0, 1, 16, 31, 32, 64, 2048, 4095];
+const COPY_BYTES: usize = 64_000;
+
 /// How many bytes a round reads for each offset or length, and how many rounds there are. Without `--bench`, as
 /// `cargo test --benches` runs it: enough to see that it works.
 const ROUND_BYTES: usize = 64 << 20;
@@ -33,7 +41,7 @@ const SMOKE_ROUND_BYTES: usize = 1 << 17;
 const SMOKE_ROUNDS: usize = 1;
 
 fn main() {
-    let mut memory = vec![0; 3 * PAGE_BYTES + LENGTHS[LENGTHS.len() - 1]];
+    let mut memory = vec![0; 2 * PAGE_BYTES + LENGTHS[LENGTHS.len() - 1]];
     let page = memory.as_ptr().align_offset(PAGE_BYTES);
     let memory = &mut memory[page..];
 
@@ -51,6 +59,14 @@ fn main() {
     });
     drop(stream);
     writing.join().unwrap();
+
+    let source: Vec<u8> = (0..PAGE_BYTES + COPY_BYTES).map(|at| byte_at(at, usize::MAX)).collect();
+    let page = source.as_ptr().align_offset(PAGE_BYTES);
+    let source = &source[page..][..COPY_BYTES];
+    println!();
+    print_table("a copy to so far above its source, B", DISTANCES, |distance, bytes| {
+        copy(source, &mut memory[distance..][..COPY_BYTES], bytes)
+    });
 }
 
 /// Prints a row for each value. `read` reads at least so many bytes with it, and returns the processor time of a KiB in
@@ -124,6 +140,18 @@ impl Stream {
         let kibibytes = (self.position - began) as f64 / 1024.0;
         (cpu_time() - start).as_nanos() as f64 / kibibytes
     }
+}
+
+/// Copies at least so many bytes. Returns the processor time of a KiB in nanoseconds.
+fn copy(source: &[u8], destination: &mut [u8], bytes: usize) -> f64 {
+    let (mut copied, start) = (0, cpu_time());
+    while copied < bytes {
+        destination.copy_from_slice(black_box(source));
+        copied += black_box(&*destination).len();
+    }
+    let took = cpu_time() - start;
+    assert_eq!(destination, source);
+    took.as_nanos() as f64 / (copied as f64 / 1024.0)
 }
 
 /// The byte at `position` of a stream that consists of writes of one length.

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use mio::{Events, Interest, Poll, Registry, Token};
-use peers_common::{AlignedBytes, SHORT_OF_PAGE};
+use peers_common::{AlignedBytes, SHORT_OF_PAGE_BYTES};
 
 use super::Failure;
 use super::connection::{Connection, Fault};
@@ -19,7 +19,7 @@ use super::pace::{Clock, NS_PER_S, ns};
 pub(crate) const OTHER: Token = Token(usize::MAX);
 
 /// The size of one read and of one write.
-const SCRATCH_BYTES: usize = 256 * 1024 - SHORT_OF_PAGE;
+const SCRATCH_BYTES: usize = 256 * 1024 - SHORT_OF_PAGE_BYTES;
 
 const EVENTS_MAX: usize = 1024;
 

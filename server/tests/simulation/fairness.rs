@@ -354,7 +354,7 @@ async fn serve<E: Error + 'static>(
 /// The buffers of the client, as long as the server's.
 fn buffers() -> Buffers {
     let mut config = PoolConfig::default();
-    config.buf_bytes = 64 * 1024;
+    config.buf_bytes = 64 * 1024 - PoolConfig::SHORT_OF_PAGE_BYTES;
     Buffers::new(Pool::new(config), MemoryBudget::new(1 << 28))
 }
 

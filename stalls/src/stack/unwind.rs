@@ -99,14 +99,15 @@ impl Unwind {
 
     /// As [`unwind`](Self::unwind) if the frame pointer is unknown. `memory` is that of this process.
     ///
-    /// A function that keeps a frame pointer has pushed that of its caller, next to the return address. The pairs are
-    /// tried in this order, and the first that leads to the end is taken:
+    /// A function that keeps a frame pointer has pushed that of its caller, next to the return address. First the pairs
+    /// are tried whose return address is behind a call of the function that needs it, and then, the innermost first, those
+    /// that may belong to its caller:
     ///
-    /// 1. The return address is behind a call of the function that needs it.
-    /// 2. It is behind a call of a pointer, which may have been that function.
-    /// 3. The first half is a frame pointer too. A caller that keeps none has anything there.
+    /// - The return address is behind a call of a pointer, which may have been that function.
+    /// - The first half is a frame pointer too. A caller that keeps none has anything there.
     ///
-    /// It may be a stale pair. Then the innermost frames name functions that have returned, or some are missing.
+    /// The first pair that leads to the end is taken, or else the one that leads furthest. It may be a stale one. Then the
+    /// innermost frames name functions that have returned, or some are missing.
     pub(super) fn unwind_without_frame_pointer(
         &mut self,
         registers: &Registers,
@@ -122,18 +123,17 @@ impl Unwind {
                 .zip(registers.words.windows(2))
                 .filter(|(_, pair)| self.is_code(pair[1]))
         };
-        let behind = |wanted: Option<Call>| {
-            pairs()
-                .filter(move |(_, pair)| {
-                    wanted.is_some() && memory.and_then(|it| call_before(it, pair[1])) == wanted
-                })
-                .take(CANDIDATES_MAX)
-        };
         let function = self.module(last).and_then(|module| module.function(last));
-        let callers = behind(function.map(Call::Of)).chain(behind(Some(Call::OfPointer)));
-        let chained =
-            pairs().filter(|(at, pair)| (at + 16..top).contains(&pair[0])).take(CANDIDATES_MAX);
-        let candidates: Vec<u64> = callers.chain(chained).map(|(at, _)| at).collect();
+        let calls_last = |pair: &[u64]| {
+            function.is_some() && memory.and_then(|it| called_function(it, pair[1])) == function
+        };
+        let may_be_caller = |at: u64, pair: &[u64]| {
+            let code = memory.and_then(|it| code_before(it, pair[1]));
+            (at + 16..top).contains(&pair[0]) || code.is_some_and(|code| calls_pointer(&code))
+        };
+        let callers = pairs().filter(|(_, pair)| calls_last(pair)).take(CANDIDATES_MAX);
+        let others = pairs().filter(|(at, pair)| may_be_caller(*at, pair)).take(CANDIDATES_MAX);
+        let candidates: Vec<u64> = callers.chain(others).map(|(at, _)| at).collect();
         for fp in candidates {
             let unwound = self.attempt(&Registers { fp, ..registers.clone() });
             if self.code_frames(&unwound) > self.code_frames(&best) {
@@ -255,33 +255,31 @@ impl Unwind {
     }
 }
 
-/// What an instruction calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Call {
-    /// The function that begins at this address.
-    Of(u64),
-    /// A pointer in a register or in memory, which may have changed since.
-    OfPointer,
-}
-
-/// The call before a return address. `None` if there is none.
-fn call_before(memory: &File, return_address: u64) -> Option<Call> {
+/// The code that ends at a return address. `None`: it cannot be read, or nothing is known about the processor's code.
+fn code_before(memory: &File, return_address: u64) -> Option<[u8; CALL_BYTES_MAX]> {
     if cfg!(not(target_arch = "x86_64")) {
         return None;
     }
     let mut code = [0; CALL_BYTES_MAX];
     memory.read_exact_at(&mut code, return_address.checked_sub(CALL_BYTES_MAX as u64)?).ok()?;
+    Some(code)
+}
+
+/// Where the function begins that the call before a return address names. `None` if that is no call, or one of a pointer
+/// in a register or elsewhere in memory than beside the code.
+fn called_function(memory: &File, return_address: u64) -> Option<u64> {
+    let code = code_before(memory, return_address)?;
     let offset = i64::from(i32::from_le_bytes(*code.last_chunk()?));
-    let address = return_address.checked_add_signed(offset);
+    let address = return_address.checked_add_signed(offset)?;
     match code {
         [_, 0xFF, 0x15, ..] => {
             // By a pointer beside the code: a function of a library.
             let mut pointer = [0; 8];
-            memory.read_exact_at(&mut pointer, address?).ok()?;
-            Some(Call::Of(u64::from_le_bytes(pointer)))
+            memory.read_exact_at(&mut pointer, address).ok()?;
+            Some(u64::from_le_bytes(pointer))
         }
-        [_, _, 0xE8, ..] => Some(Call::Of(address?)),
-        _ => calls_pointer(&code).then_some(Call::OfPointer),
+        [_, _, 0xE8, ..] => Some(address),
+        _ => None,
     }
 }
 
@@ -313,8 +311,9 @@ pub(super) fn open_module(path: &Path) -> Option<File> {
 
 #[cfg(test)]
 mod tests {
+    use std::hint::black_box;
     use std::process::{self, Command};
-    use std::sync::mpsc::{Receiver, channel};
+    use std::sync::mpsc::{Receiver, TryRecvError, channel};
     use std::time::Duration;
 
     use super::*;
@@ -326,10 +325,30 @@ mod tests {
         let _ = receiver.recv_timeout(Duration::from_secs(60));
     }
 
-    /// The register that is the frame pointer of the standard library's `park_timeout` may be anything in its caller.
+    /// Waits by a function of the standard library that is called by a pointer.
+    #[inline(never)]
+    fn waits_by_a_pointer(receiver: &Receiver<()>) {
+        let park: fn(Duration) = black_box(std::thread::park_timeout);
+        while receiver.try_recv() == Err(TryRecvError::Empty) {
+            park(Duration::from_secs(60));
+        }
+    }
+
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn a_caller_without_a_frame_pointer_is_found_by_its_call() {
+        check_caller_without_frame_pointer(waits);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_caller_without_a_frame_pointer_is_found_by_its_call_of_a_pointer() {
+        check_caller_without_frame_pointer(waits_by_a_pointer);
+    }
+
+    /// The register that is the frame pointer of the standard library's `park_timeout` may be anything in its caller.
+    #[cfg(target_arch = "x86_64")]
+    fn check_caller_without_frame_pointer(waits: fn(&Receiver<()>)) {
         let (sender, receiver) = channel();
         let (end, ended) = channel();
         let waiting = std::thread::spawn(move || {
@@ -348,10 +367,11 @@ mod tests {
         let stacks = Stacks::new(0);
         let mut registers = stacks.copy_blocked(&thread, pc, sp).unwrap();
         drop(end);
+        waiting.thread().unpark();
         waiting.join().unwrap();
 
         // The frames from the system call to `waits`.
-        let start = waits as *const () as u64;
+        let start = waits as usize as u64;
         let mut unwind = Unwind::new();
         let mut frames = |registers: &Registers, memory| {
             let mut frames = unwind.unwind_without_frame_pointer(registers, memory).addresses;
@@ -375,7 +395,7 @@ mod tests {
 
     #[test]
     fn calls_of_pointers_are_told_from_other_instructions() {
-        let calls: [&[u8]; 7] = [
+        let calls: [&[u8]; 9] = [
             &[0xFF, 0xD3],                               // call rbx
             &[0x41, 0xFF, 0xD4],                         // call r12
             &[0xFF, 0x50, 0x18],                         // call [rax + 0x18]
@@ -383,6 +403,8 @@ mod tests {
             &[0xFF, 0x14, 0xC8],                         // call [rax + 8 * rcx]
             &[0xFF, 0x90, 0x00, 0x01, 0x00, 0x00],       // call [rax + 0x100]
             &[0xFF, 0x94, 0x24, 0x00, 0x01, 0x00, 0x00], // call [rsp + 0x100]
+            &[0xFF, 0x14, 0xC5, 0x00, 0x01, 0x00, 0x00], // call [8 * rax + 0x100]
+            &[0xFF, 0x15, 0x00, 0x01, 0x00, 0x00],       // call [rip + 0x100]
         ];
         let others: [&[u8]; 5] = [
             &[0xFF, 0xE0],                   // jmp rax

@@ -133,7 +133,7 @@ impl Receiver {
     }
 
     /// The default of [`set_whole_frame_bytes_max`](Self::set_whole_frame_bytes_max), for receive
-    /// buffers of 16 KiB.
+    /// buffers of 16 KiB. Streams set it by the buffers of their pool.
     pub const WHOLE_FRAME_BYTES_MAX: usize = 16 * 1024 - Header::BYTES_MAX;
 
     /// Sets the longest payload, in bytes, of a frame that is handed out whole, once all of it is

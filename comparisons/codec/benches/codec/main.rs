@@ -2,7 +2,7 @@
 //! Every pass checks the number of messages, the number of bytes, and a checksum.
 //!
 //! - `decode/SIZE`, `decode-text/SIZE`: masked frames that arrive in chunks of 64 KiB. `floor` copies the same chunks
-//!   and masks them once.
+//!   and masks them once. `least` also joins the frames that arrive in two chunks, and checks nothing.
 //! - `encode/SIZE`: 100,000 messages of a server, then one flush.
 //!
 //! A time is the processor time of all messages of a pass, so that other programs on the machine disturb little. The

@@ -9,7 +9,7 @@ pub struct AlignedBytes {
 
 impl AlignedBytes {
     /// The alignment, in bytes.
-    const ALIGN: usize = 64;
+    pub const ALIGN: usize = 64;
 
     /// `len` zeroes. Only pages that are written use memory, if the block is fresh from the kernel.
     pub fn zeroed(len: usize) -> Self {

@@ -20,12 +20,15 @@ pub use aligned::AlignedBytes;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// By how many bytes a read should be shorter than a number of whole pages. Some processors copy slowly at some distances,
-/// and a read that fills a buffer of whole pages leaves the distance as it is; see `SHORT_OF_PAGE` of owned-io.
-pub const SHORT_OF_PAGE: usize = 96;
+/// By how many bytes a read should be shorter than a multiple of the page size.
+/// `owned_io::PoolConfig::SHORT_OF_PAGE_BYTES` says why.
+pub const SHORT_OF_PAGE_BYTES: usize = 96;
 
 /// The size of a connection's buffer: that of this project's server, so that programs are compared and not sizes.
-pub const BUF_BYTES: usize = 64 * 1024 - SHORT_OF_PAGE;
+pub const BUF_BYTES: usize = 64 * 1024 - SHORT_OF_PAGE_BYTES;
+
+/// The distance between the starts of buffers that are beside each other, in bytes.
+pub const BUF_STRIDE_BYTES: usize = BUF_BYTES.next_multiple_of(AlignedBytes::ALIGN);
 
 /// How long to wait after a failed accept.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -6,10 +6,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::IoUring;
 use io_uring::types::BufRingEntry;
-use peers_common::{AlignedBytes, BUF_BYTES};
-
-/// From the start of one buffer to the start of the next.
-const STRIDE_BYTES: usize = BUF_BYTES.next_multiple_of(64);
+use peers_common::{AlignedBytes, BUF_BYTES, BUF_STRIDE_BYTES};
 
 /// The only buffer group.
 pub(crate) const GROUP: u16 = 0;
@@ -37,7 +34,7 @@ impl Buffers {
     pub(crate) fn register(ring: &IoUring, count: u16) -> io::Result<Self> {
         let pages = (usize::from(count) * size_of::<BufRingEntry>()).div_ceil(size_of::<Page>());
         let entries: *mut BufRingEntry = vec![Page([0; 4096]); pages].leak().as_mut_ptr().cast();
-        let bytes = AlignedBytes::zeroed(usize::from(count) * STRIDE_BYTES);
+        let bytes = AlignedBytes::zeroed(usize::from(count) * BUF_STRIDE_BYTES);
         let bytes = Box::leak(Box::new(bytes)).as_mut_ptr();
         let mut buffers = Self { entries, bytes, count, tail: 0, free: 0 };
         for id in 0..count {
@@ -89,6 +86,6 @@ impl Buffers {
 
     /// The address of a buffer.
     pub(crate) fn address(&self, id: u16) -> *mut u8 {
-        self.bytes.wrapping_add(usize::from(id) * STRIDE_BYTES)
+        self.bytes.wrapping_add(usize::from(id) * BUF_STRIDE_BYTES)
     }
 }

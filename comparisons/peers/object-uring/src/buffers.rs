@@ -5,13 +5,10 @@ use std::{io, slice};
 
 use io_uring::IoUring;
 use io_uring::types::BufRingEntry;
-use peers_common::BUF_BYTES;
+use peers_common::{AlignedBytes, BUF_BYTES, BUF_STRIDE_BYTES};
 
-/// The number of buffers, which is a power of two. Of their 64 MiB only the pages that were received into use memory.
+/// The number of buffers, which is a power of two. Of their 256 MiB only the pages that were received into use memory.
 pub(crate) const BUFFERS: u16 = 4096;
-
-/// From the start of one buffer to the start of the next.
-const STRIDE_BYTES: usize = BUF_BYTES.next_multiple_of(64);
 
 /// The only buffer group.
 pub(crate) const GROUP: u16 = 0;
@@ -34,7 +31,8 @@ impl Buffers {
     pub(crate) fn register(ring: &IoUring) -> io::Result<Self> {
         let pages = (usize::from(BUFFERS) * size_of::<BufRingEntry>()).div_ceil(size_of::<Page>());
         let entries: *mut BufRingEntry = vec![Page([0; 4096]); pages].leak().as_mut_ptr().cast();
-        let bytes = vec![0; usize::from(BUFFERS) * STRIDE_BYTES].leak().as_mut_ptr();
+        let bytes = AlignedBytes::zeroed(usize::from(BUFFERS) * BUF_STRIDE_BYTES);
+        let bytes = Box::leak(Box::new(bytes)).as_mut_ptr();
         let mut buffers = Self { entries, bytes, tail: 0 };
         for id in 0..BUFFERS {
             buffers.provide(id);
@@ -74,6 +72,6 @@ impl Buffers {
 
     /// The address of a buffer.
     fn address(&self, id: u16) -> *mut u8 {
-        self.bytes.wrapping_add(usize::from(id) * STRIDE_BYTES)
+        self.bytes.wrapping_add(usize::from(id) * BUF_STRIDE_BYTES)
     }
 }

@@ -15,7 +15,7 @@ use owned_io::{
 use owned_io_tokio::Tokio;
 use owned_io_websocket::Config;
 use owned_io_websocket::stream::{Buffers, Error, Message, Outgoing, accept};
-use peers_common::{ACCEPT_PAUSE, Args, ExtraOption, Fault};
+use peers_common::{ACCEPT_PAUSE, Args, BUF_BYTES, ExtraOption, Fault};
 use rustix::time::{ClockId, clock_gettime};
 
 /// The extra time of each message with [`Fault::Slow`].
@@ -43,7 +43,7 @@ fn serve(args: Args) -> io::Result<()> {
         let mut listener = Tokio::listen(&bound)?;
         peers_common::print_listening(bound.local_addr());
         let mut pool = PoolConfig::default();
-        pool.buf_bytes = 64 * 1024; // as the server's
+        pool.buf_bytes = BUF_BYTES;
         let buffers = Buffers::new(Pool::new(pool), MemoryBudget::new(ASSEMBLED_BYTES_MAX));
         let messages = Rc::new(Cell::new(0));
         let extra_cpu = Rc::new(ExtraCpu::default());

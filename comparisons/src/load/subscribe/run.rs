@@ -39,7 +39,7 @@ const OPENING_CHECK_EVERY: Duration = Duration::from_millis(10);
 const IN_FLIGHT: u32 = 1024;
 
 /// What a fast subscriber reads at once.
-const READ_BYTES: usize = 64 * 1024 - peers_common::SHORT_OF_PAGE;
+const READ_BYTES: usize = 64 * 1024 - peers_common::SHORT_OF_PAGE_BYTES;
 
 /// What a slow one reads at once, and how often.
 const SLOW_READ_BYTES: usize = 4 * 1024;

@@ -31,7 +31,7 @@ pub const PIECE_TIME_MAX: Duration = Duration::from_secs(10);
 pub const FETCH_TIME_MAX: Duration = Duration::from_secs(300);
 
 /// What one read of an origin's body brings at most, in bytes.
-pub(super) const READ_BYTES_MAX: usize = 64 * 1024 - PoolConfig::SHORT_OF_PAGE;
+pub(super) const READ_BYTES_MAX: usize = 64 * 1024 - PoolConfig::SHORT_OF_PAGE_BYTES;
 
 /// How many buffers for reads are kept: 1 MiB.
 pub(super) const READS_IDLE_MAX: usize = 16;
