@@ -62,8 +62,8 @@ impl PoolConfig {
     /// - What a read brings is often passed on by one write. 64 KiB less this fits one segment of the loopback interface,
     ///   which has 65,483 bytes. Otherwise the rest is a segment of its own.
     ///
-    /// Compared with 65,536, buffers of 65,440 bytes took 0.57 to 0.79 of the CPU for messages of 1 MB, and 0.90 for an
-    /// echo of messages of 16 KiB (TCP on loopback, Zen 3, Linux 6.18, 2026-11-28).
+    /// Compared with 65,536, buffers of 65,440 bytes took 0.57 to 0.79 of the CPU for messages of 1 MB, and 0.90 to
+    /// 0.91 for an echo of messages of 16 KiB (TCP on loopback, Zen 3, Linux 6.18, 2026-11-28).
     pub const SHORT_OF_PAGE_BYTES: usize = 96;
 }
 

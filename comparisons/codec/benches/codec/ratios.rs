@@ -17,10 +17,10 @@
 //! | | whole / floor | assembled / floor | text / binary, whole | text / binary, assembled |
 //! |---|---|---|---|---|
 //! | 16 KiB, all as malloc(3) puts them | 1.16 | 1.52 to 1.82 | 1.05 | 0.14 to 0.15 |
-//! | – as here | 1.08 to 1.10 | 1.66 to 1.93 | 0.99 to 1.00 | 0.58 to 1.01 |
+//! | – as here | 1.08 to 1.12 | 1.66 to 1.93 | 0.99 to 1.00 | 0.58 to 1.01 |
 //! | – assembled messages aligned too, without `rep movsb` (the tunable below) | 1.12 | 1.93 | 1.00 | 1.00 |
 //! | 64 KiB, all as malloc(3) puts them | 1.87 to 2.02 | 1.25 | 1.00 | 1.00 |
-//! | – as here | 1.15 to 1.20 | 1.30 to 1.33 | 1.01 to 1.06 | 1.00 to 1.02 |
+//! | – as here | 1.14 to 1.20 | 1.30 to 1.33 | 1.01 to 1.06 | 1.00 to 1.02 |
 //! | – assembled messages aligned too, without `rep movsb` | 1.07 | 1.30 | 0.99 | 1.00 |
 //!
 //! Half of what a whole frame of 16 KiB takes beyond the floor, and three quarters with 64 KiB, is the joining of frames:
