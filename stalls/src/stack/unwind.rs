@@ -116,6 +116,20 @@ impl Unwind {
         // The frame pointer is 0, which is the end: the last frame is the one that needs it, or the outermost.
         let mut best = self.unwind(registers);
         let Some(&last) = best.addresses.last() else { return best };
+        for fp in self.frame_pointers(registers, memory, last) {
+            let unwound = self.attempt(&Registers { fp, ..registers.clone() });
+            if self.code_frames(&unwound) > self.code_frames(&best) {
+                best = unwound;
+                if best.is_complete && self.code_frames(&best) == best.addresses.len() {
+                    break;
+                }
+            }
+        }
+        best
+    }
+
+    /// The values that the frame pointer may have, for the frame with code at `last`, which needs it.
+    fn frame_pointers(&self, registers: &Registers, memory: Option<&File>, last: u64) -> Vec<u64> {
         let top = registers.sp + registers.words.len() as u64 * 8;
         let pairs = || {
             (registers.sp..)
@@ -133,17 +147,7 @@ impl Unwind {
         };
         let callers = pairs().filter(|(_, pair)| calls_last(pair)).take(CANDIDATES_MAX);
         let others = pairs().filter(|(at, pair)| may_be_caller(*at, pair)).take(CANDIDATES_MAX);
-        let candidates: Vec<u64> = callers.chain(others).map(|(at, _)| at).collect();
-        for fp in candidates {
-            let unwound = self.attempt(&Registers { fp, ..registers.clone() });
-            if self.code_frames(&unwound) > self.code_frames(&best) {
-                best = unwound;
-                if best.is_complete && self.code_frames(&best) == best.addresses.len() {
-                    break;
-                }
-            }
-        }
-        best
+        callers.chain(others).map(|(at, _)| at).collect()
     }
 
     fn module(&self, address: u64) -> Option<&Module> {
@@ -334,21 +338,8 @@ mod tests {
         }
     }
 
-    #[cfg(target_arch = "x86_64")]
-    #[test]
-    fn a_caller_without_a_frame_pointer_is_found_by_its_call() {
-        check_caller_without_frame_pointer(waits);
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[test]
-    fn a_caller_without_a_frame_pointer_is_found_by_its_call_of_a_pointer() {
-        check_caller_without_frame_pointer(waits_by_a_pointer);
-    }
-
-    /// The register that is the frame pointer of the standard library's `park_timeout` may be anything in its caller.
-    #[cfg(target_arch = "x86_64")]
-    fn check_caller_without_frame_pointer(waits: fn(&Receiver<()>)) {
+    /// The registers and the stack of a thread in `waits`, where it waits for a futex.
+    fn blocked(stacks: &Stacks, waits: fn(&Receiver<()>)) -> Registers {
         let (sender, receiver) = channel();
         let (end, ended) = channel();
         let waiting = std::thread::spawn(move || {
@@ -364,33 +355,68 @@ mod tests {
                 None => std::thread::yield_now(),
             }
         };
-        let stacks = Stacks::new(0);
-        let mut registers = stacks.copy_blocked(&thread, pc, sp).unwrap();
+        let registers = stacks.copy_blocked(&thread, pc, sp).unwrap();
         drop(end);
         waiting.thread().unpark();
         waiting.join().unwrap();
+        registers
+    }
 
+    /// The code of a function.
+    fn code_of(function: fn(&Receiver<()>)) -> Range<u64> {
+        let start = function as usize as u64;
+        start..start + 256
+    }
+
+    /// Makes the innermost words of a stack, the frames of `syscall` and `park_timeout`, no frame pointers.
+    fn overwrite_frame_pointers(registers: &mut Registers) {
+        const INNERMOST_WORDS: usize = 32;
+        let top = registers.sp + registers.words.len() as u64 * 8;
+        for word in &mut registers.words[..INNERMOST_WORDS] {
+            if (registers.sp..top).contains(word) {
+                *word = 5;
+            }
+        }
+    }
+
+    /// The register that is the frame pointer of the standard library's `park_timeout` may be anything in its caller.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_caller_without_a_frame_pointer_is_found_by_its_call() {
+        let stacks = Stacks::new(0);
+        let mut registers = blocked(&stacks, waits);
         // The frames from the system call to `waits`.
-        let start = waits as usize as u64;
         let mut unwind = Unwind::new();
         let mut frames = |registers: &Registers, memory| {
             let mut frames = unwind.unwind_without_frame_pointer(registers, memory).addresses;
-            let end = frames.iter().position(|at| (start..start + 256).contains(at));
+            let end = frames.iter().position(|at| code_of(waits).contains(at));
             frames.truncate(end.map_or(0, |end| end + 1));
             frames
         };
         let expected = frames(&registers, stacks.memory().ok());
-        assert!(expected.len() > 2, "{expected:x?}"); // `syscall`, `park_timeout`, the caller
+        assert!(expected.len() > 3, "{expected:x?}");
 
-        const INNERMOST_WORDS: usize = 16; // the frames of `syscall` and `park_timeout` have less
-        let top = sp + registers.words.len() as u64 * 8;
-        for word in &mut registers.words[..INNERMOST_WORDS] {
-            if (sp..top).contains(word) {
-                *word = 5;
-            }
-        }
+        overwrite_frame_pointers(&mut registers);
         assert_eq!(frames(&registers, stacks.memory().ok()), expected);
         assert_ne!(frames(&registers, None), expected);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_caller_that_calls_a_pointer_comes_before_the_frames_around_it() {
+        let stacks = Stacks::new(0);
+        let mut registers = blocked(&stacks, waits_by_a_pointer);
+        overwrite_frame_pointers(&mut registers);
+        let mut unwind = Unwind::new();
+        assert!(unwind.load_modules());
+        let return_address =
+            registers.words.iter().position(|word| code_of(waits_by_a_pointer).contains(word));
+        let at = registers.sp + 8 * (return_address.unwrap() as u64 - 1);
+        let park_timeout = registers.words[0]; // `syscall` returns there
+        let first =
+            |memory| unwind.frame_pointers(&registers, memory, park_timeout).first().copied();
+        assert_eq!(first(stacks.memory().ok()), Some(at));
+        assert_ne!(first(None), Some(at));
     }
 
     #[test]
