@@ -80,8 +80,8 @@ impl Pool {
     /// The alignment of each buffer, in bytes: a cache line.
     ///
     /// Linux copies received bytes by `rep movsb`. That is slow on AMD's Zen 3, and on later ones by glibc bug 30994, if the
-    /// address of the destination is 1 to 31 above that of the source, modulo 4,096: 65,000 bytes in the cache took
-    /// 36 µs instead of 1.8. The source often begins at a page. malloc(3) begins blocks at any multiple of 16, and most of
+    /// address of the destination is 1 to 31 above that of the source, modulo 4,096: 64,000 bytes in the cache took
+    /// 17 to 20 times as long. The source often begins at a page. malloc(3) begins blocks at any multiple of 16, and most of
     /// those of 128 KiB and more 16 bytes after the start of a page. A read of 16 KiB into such a block took 1.6 to 1.8
     /// times as long (Linux 6.18, 2026-11-28).
     ///
