@@ -141,9 +141,11 @@ impl Unwind {
         let calls_last = |pair: &[u64]| {
             function.is_some() && memory.and_then(|it| called_function(it, pair[1])) == function
         };
+        let follows_call_of_pointer = |pair: &[u64]| {
+            memory.and_then(|it| code_before(it, pair[1])).is_some_and(|code| calls_pointer(&code))
+        };
         let may_be_caller = |at: u64, pair: &[u64]| {
-            let code = memory.and_then(|it| code_before(it, pair[1]));
-            (at + 16..top).contains(&pair[0]) || code.is_some_and(|code| calls_pointer(&code))
+            (at + 16..top).contains(&pair[0]) || follows_call_of_pointer(pair)
         };
         let callers = pairs().filter(|(_, pair)| calls_last(pair)).take(CANDIDATES_MAX);
         let others = pairs().filter(|(at, pair)| may_be_caller(*at, pair)).take(CANDIDATES_MAX);
