@@ -11,7 +11,7 @@
 //! - How long it is: a peer writes messages of 1,000,004 bytes. Each read may fill the buffer, which begins at a page.
 //!
 //! The third table has copies within the process, of 64,000 bytes in the cache, by how far the destination is above the
-//! source, modulo a page. libc(7) may copy in another way than the kernel.
+//! source, modulo a page. libc may copy in another way than the kernel.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
