@@ -29,11 +29,8 @@ def parse_runtimes(parser, words):
         parser.error(f"{min(unknown)} is not a runtime; there are {', '.join(RUNTIMES)}")
 
 
-def build(runtimes):
-    """Builds the server, with the features that tls/interop/run builds it with, so that .ci/run builds it once."""
-    features = ",".join([*runtimes, "tls"])
-    command = ["cargo", "build", "--quiet", "-p", "owned-io-server", "--no-default-features"]
-    subprocess.run([*command, "--features", features], cwd=ROOT, check=True)
+def build():
+    subprocess.run(["cargo", "build-server"], cwd=ROOT, check=True)
     return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve() / "debug/owned-io-server"
 
 

@@ -119,9 +119,9 @@ def parse_options():
 
 
 def build(release):
-    features = ",".join(f"owned-io-server/{feature}" for feature in [*RUNTIMES, "tungstenite"])
-    command = ["cargo", "build", "-p", "owned-io-server", "-p", "owned-io-autobahn"]
-    run(command + ["--features", features] + (["--release"] if release else []), cwd=ROOT)
+    profile = ["--release"] if release else []
+    run(["cargo", "build-server", *profile], cwd=ROOT)
+    run(["cargo", "build", "-p", "owned-io-autobahn", *profile], cwd=ROOT)
 
 
 def test_server(runner, profile, runtime, engine, deflate, cases, out):

@@ -35,9 +35,7 @@ class Missing(Failure):
 def main():
     options = parse_options()
     WORK.mkdir(parents=True, exist_ok=True)
-    command = ["cargo", "build", "-p", "owned-io-server"]
-    features = ",".join(f"owned-io-server/{runtime}" for runtime in options.runtime)
-    run(command + ["--features", features], cwd=ROOT)
+    run(["cargo", "build-server"], cwd=ROOT)
     clients = {name: CLIENTS[name]() for name in options.clients}
     for runtime in options.runtime:
         for deflate in DEFLATE_MODES:
