@@ -23,14 +23,15 @@ pub struct Memory {
     pub buf_bytes: usize,
 }
 
-/// The greatest length of receive buffers, in bytes, of which [`PoolConfig::SHORT_OF_PAGE_BYTES`] are left out. One read
-/// receives many frames that a peer sends at once, and messages up to this length are handed out in place. Compared with buffers of 16 KiB, 16 echoes of 1 KiB took
-/// 0.6 of the time, and 16 echoes of 16 KiB a third; buffers of 128 KiB were no faster. A sink of 1 MB on io_uring
-/// took up to three times as long with 16 KiB, and an echo over TCP of 16 times 16 KiB in flight takes 0.55 to 0.61 of the
-/// CPU on each runtime: one read of 16 KiB in a turn keeps the receive window shut.
+/// The greatest length of receive buffers, in bytes, with the [`PoolConfig::SHORT_OF_PAGE_BYTES`] by which each is shorter. One
+/// read receives many frames that a peer sends at once, and messages that fit are handed out in place.
+///
+/// Compared with 16 KiB, 16 echoes of 1 KiB took 0.6 of the time, and 16 echoes of 16 KiB a third; 128 KiB were no faster. A sink
+/// of 1 MB on io_uring took up to three times as long with 16 KiB, and an echo over TCP of 16 times 16 KiB in flight takes 0.55
+/// to 0.61 of the CPU on each runtime: one read of 16 KiB in a turn keeps the receive window shut.
 const BUF_BYTES_MAX: usize = 64 * 1024;
 
-/// The least length of receive buffers, of which as many are left out: the head of a request with cookies fits.
+/// The least length of receive buffers, in bytes, with what each is shorter: the head of a request with cookies fits.
 const BUF_BYTES_MIN: usize = 4 * 1024;
 
 /// How many free buffers are kept, and how many may be held by reads that wait: 16 MiB of the longest.
