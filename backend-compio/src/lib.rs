@@ -61,7 +61,7 @@
 //! | first read of a connection, and one after a read that has filled its buffer | `recv` without waiting, while the task has budget; if nothing has arrived, as the next ones |
 //! | read | `RECV` |
 //! | pooled read | `RECV` while `Pool::take_for_waiting_read` has a buffer, else `POLL_ADD` and then `recv` without waiting |
-//! | write, vectored write | `SEND`, `SENDMSG`; the first four of a connection are tried by `send` and `sendmsg` before that, while the task has budget |
+//! | write, vectored write | `SEND`, `SENDMSG`; the first four of a connection, and all of 8 KiB or more, are tried by `send` and `sendmsg` before that, while the task has budget |
 //! | accept | `accept4` without waiting, `POLL_ADD` when the queue is empty |
 //! | connect | `connect` without waiting, then `POLL_ADD` |
 //! | read, write, vectored write, sync of a file | `READ`, `WRITE`, `WRITEV`, `FSYNC` of the data |

@@ -56,7 +56,8 @@
 //! tries `recv` before that, while the task has budget.
 //!
 //! A write is a `SEND`. A vectored write waits by `POLL_ADD`, then calls `sendmsg`, because monoio's own is a `WRITEV`, which
-//! raises SIGPIPE. The first four writes of a connection try `send` and `sendmsg` before that, while the task has budget.
+//! raises SIGPIPE. The first four writes of a connection, and all of 8 KiB or more, try `send` and `sendmsg`
+//! before that, while the task has budget.
 //!
 //! Accept tries `accept4` first, and connect begins without waiting; both then wait by `POLL_ADD`. Closing is a `CLOSE`
 //! within the runtime, and close(2) outside of it. Each worker has a descriptor that is always readable, next to its ring and its

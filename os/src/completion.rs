@@ -40,7 +40,7 @@ pub type Listener<S> = crate::Listener<CompletionSocket<S>>;
 ///
 /// Each operation lets other tasks and I/O run: it completes only after the runtime has polled its ring. So
 /// no operation asks for the [budget](owned_io::coop). A read that is likely to find bytes is tried without an operation,
-/// within the budget, and so are the first writes of a connection.
+/// within the budget, and so are the first writes of a connection and long ones.
 ///
 /// Dropping a connected socket closes it, even while the kernel still works on an operation that was dropped
 /// or forgotten. [`SharedFd`] does that. Once a listening socket is dropped, clients are refused, likewise.
@@ -82,11 +82,20 @@ pub trait Completion: AsFd + Debug + Sized + 'static {
 /// How many writes of a new connection are tried without an operation: two of a TLS handshake, the answer to an upgrade, and
 /// that to the first message. A newcomer then does not wait until the busy ones have had their turn.
 ///
-/// Later writes are operations: the runtime submits those of a turn with one system call. On compio and monoio, with messages
+/// Later writes of less than [`LONG_WRITE_BYTES`] are operations: the runtime submits those of a turn with one system call. On compio and monoio, with messages
 /// of 200 B over 64 connections, that takes 0.89 to 0.92 of the CPU of tried writes, and 0.60 to 0.90 of their p99. With one
-/// connection the CPU is 1.04 to 1.05, with 4,000 it is 0.99 to 1.09. With 16 KiB the CPU is 0.95 to 1.00, and the p99 1.24
-/// to 1.30 (`comparisons/record/2026-11-28-writes-and-congestion-control.md`).
+/// connection the CPU is 1.04 to 1.05, with 4,000 it is 0.99 to 1.09
+/// (`comparisons/record/2026-11-28-writes-and-congestion-control.md`).
 const EAGER_WRITES: u8 = 4;
+
+/// From so many bytes on, each write is tried without an operation. The kernel would copy from the buffer only after all other
+/// tasks of the turn have filled theirs, when it is no longer in the caches; that costs more than the system call that an
+/// operation saves.
+///
+/// On a Xeon with 2 MiB of L2 a core, with 64 connections, CPU is 0.86 to 0.90 for 1 KiB over WebSocket and for 16 KiB over TCP,
+/// 16 in flight each, and 0.84 to 0.86 for 16 KiB over WebSocket, one in flight (`comparisons/record/2026-11-29-full-run`). Other
+/// lengths than 8 KiB were not measured.
+const LONG_WRITE_BYTES: usize = 8 * 1024;
 
 /// The [`Socket`] and [`ListenSocket`] over a [`Completion`].
 #[derive(Debug)]
@@ -123,11 +132,11 @@ impl<S> CompletionSocket<S> {
         Ok(buf)
     }
 
-    /// Whether a write is tried without an operation.
-    fn tries_to_write(&self) -> bool {
+    /// Whether a write of so many bytes is tried without an operation.
+    fn tries_to_write(&self, bytes: usize) -> bool {
         let left = self.eager_writes_left.get();
         self.eager_writes_left.set(left.saturating_sub(1));
-        left > 0 && coop::has_budget()
+        (left > 0 || bytes >= LONG_WRITE_BYTES) && coop::has_budget()
     }
 }
 
@@ -193,7 +202,7 @@ impl<S: Completion> Socket for CompletionSocket<S> {
         if buf.buf_len() == 0 {
             return BufResult(Ok(0), buf);
         }
-        if self.tries_to_write() {
+        if self.tries_to_write(buf.buf_len()) {
             let result = try_write(self.as_fd(), buf.buf_bytes());
             if !would_block(&result) {
                 return BufResult(result, buf);
@@ -207,7 +216,7 @@ impl<S: Completion> Socket for CompletionSocket<S> {
         if bufs.bytes_left() == 0 {
             return BufResult(Ok(0), bufs);
         }
-        if self.tries_to_write() {
+        if self.tries_to_write(bufs.bytes_left()) {
             let result = try_write_vectored(self.as_fd(), &mut bufs);
             if !would_block(&result) {
                 return BufResult(result, bufs);

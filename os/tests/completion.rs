@@ -48,6 +48,39 @@ fn the_first_four_writes_begin_no_operation() {
 }
 
 #[test]
+fn a_long_write_begins_no_operation() {
+    const LONG: usize = 8 * 1024;
+    for (bytes, operations) in [(LONG - 1, 2), (LONG, 0)] {
+        let (mut stream, mut peer) = pair();
+        for _ in 0..4 {
+            assert_eq!(run(stream.write("first ")).unwrap(), 6);
+        }
+        assert_eq!(run(stream.write(vec![b'x'; bytes])).unwrap(), bytes);
+        let mut bufs = IoVec::new();
+        bufs.push(vec![b'y'; 5]);
+        bufs.push(vec![b'y'; bytes - 5]);
+        assert_eq!(run(stream.write_vectored(bufs)).unwrap(), bytes);
+        assert_eq!(OPERATIONS.get(), operations, "{bytes} bytes");
+        assert_eq!(received(&mut peer).len(), 4 * 6 + 2 * bytes);
+    }
+}
+
+/// A peer that reads nothing is waited for in the ring.
+#[test]
+fn a_long_write_without_room_is_an_operation() {
+    const LONG: usize = 8 * 1024;
+    let (mut stream, mut peer) = pair();
+    let mut written = 0;
+    while OPERATIONS.get() == 0 {
+        match run(stream.write(vec![0; LONG])) {
+            Ok(n) => written += n,
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock), // that of `Counting`
+        }
+    }
+    assert_eq!(received(&mut peer).len(), written);
+}
+
+#[test]
 fn a_write_without_budget_is_an_operation() {
     let (mut stream, mut peer) = pair();
     let spend_all = || coop::consume(POLL_BUDGET_NANOS.into());
