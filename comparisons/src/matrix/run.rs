@@ -24,10 +24,10 @@ const OVERVIEW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/plans/overview.toml
 const PLANS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/plans");
 
 /// The plans of a full run. Not among them: `faults`, which `comparisons/faults` runs; `limit-long`, an hour of waiting;
-/// `cores`, which needs 18 of them; `streaming`, an hour by itself, which writes to the disk; `fanout`, `detector`, `hops` and
-/// `yardstick`; `itself`, whose rows a full run has by its self-check; `allocators`, which needs theirs; `jvm`, which needs
-/// Java; `objects`, which needs nginx; and `overview`, `websocket` and `bridges`, which ask the questions of the others at
-/// more sizes.
+/// `cores`, which needs 18 of them; `streaming`, an hour by itself, which writes to the disk; `fanout`, `detector`, `hops`,
+/// `caches` and `yardstick`; `itself`, whose rows a full run has by its self-check; `allocators`, which needs theirs; `jvm`,
+/// which needs Java; `objects`, which needs nginx; and `overview`, `websocket` and `bridges`, which ask the questions of the
+/// others at more sizes.
 const FULL_RUN: [&str; 14] = [
     "layer",
     "floor",
