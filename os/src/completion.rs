@@ -82,9 +82,9 @@ pub trait Completion: AsFd + Debug + Sized + 'static {
 /// How many writes of a new connection are tried without an operation: two of a TLS handshake, the answer to an upgrade, and
 /// that to the first message. A newcomer then does not wait until the busy ones have had their turn.
 ///
-/// Later writes of less than [`LONG_WRITE_BYTES`] are operations: the runtime submits those of a turn with one system call. On compio and monoio, with messages
-/// of 200 B over 64 connections, that takes 0.89 to 0.92 of the CPU of tried writes, and 0.60 to 0.90 of their p99. With one
-/// connection the CPU is 1.04 to 1.05, with 4,000 it is 0.99 to 1.09
+/// Later writes of less than [`LONG_WRITE_BYTES`] are operations: the runtime submits those of a turn with one system call. On
+/// compio and monoio, with messages of 200 B over 64 connections, that takes 0.89 to 0.92 of the CPU of tried writes, and 0.60
+/// to 0.90 of their p99. With one connection the CPU is 1.04 to 1.05, with 4,000 it is 0.99 to 1.09
 /// (`comparisons/record/2026-11-28-writes-and-congestion-control.md`).
 const EAGER_WRITES: u8 = 4;
 
@@ -92,9 +92,11 @@ const EAGER_WRITES: u8 = 4;
 /// tasks of the turn have filled theirs, when it is no longer in the caches; that costs more than the system call that an
 /// operation saves.
 ///
-/// On a Xeon with 2 MiB of L2 a core, with 64 connections, CPU is 0.86 to 0.90 for 1 KiB over WebSocket and for 16 KiB over TCP,
-/// 16 in flight each, and 0.84 to 0.86 for 16 KiB over WebSocket, one in flight (`comparisons/record/2026-11-29-full-run`). Other
-/// lengths than 8 KiB were not measured.
+/// To writes as operations, on a Xeon with 2 MiB of L2 a core and with 64 connections, CPU is 0.86 to 0.91 for 1 KiB over
+/// WebSocket and for 16 KiB over TCP, 16 in flight each, and 0.83 to 0.86 for 16 KiB over WebSocket, one in flight. With 16 in
+/// flight, where the socket is often full, it is 1.01 to 1.03. p99 is 0.69 to 0.95 over WebSocket, but for one row of 1.19, and
+/// 1.09 to 1.11 over TCP (`comparisons/record/2026-11-29-full-run`). On a Zen 3, 16 KiB over WebSocket, 16 in flight, took 1.00
+/// to 1.05 of the CPU and 0.77 to 0.81 of the p99 on earlier code. Other lengths than 8 KiB were not measured.
 const LONG_WRITE_BYTES: usize = 8 * 1024;
 
 /// The [`Socket`] and [`ListenSocket`] over a [`Completion`].

@@ -31,7 +31,8 @@ pub struct Memory {
 /// to 0.61 of the CPU on each runtime: one read of 16 KiB in a turn keeps the receive window shut.
 const BUF_BYTES_MAX: usize = 64 * 1024;
 
-/// The least length of receive buffers, in bytes, with what each is shorter: the head of a request with cookies fits.
+/// The least length of receive buffers, in bytes, with the [`PoolConfig::SHORT_OF_PAGE_BYTES`] by which each is shorter. The head
+/// of a request with cookies fits.
 const BUF_BYTES_MIN: usize = 4 * 1024;
 
 /// How many free buffers are kept, and how many may be held by reads that wait: 16 MiB of the longest.
