@@ -88,15 +88,15 @@ pub trait Completion: AsFd + Debug + Sized + 'static {
 /// (`comparisons/record/2026-11-28-writes-and-congestion-control.md`).
 const EAGER_WRITES: u8 = 4;
 
-/// From so many bytes on, each write is tried without an operation. The kernel would copy from the buffer only after all other
-/// tasks of the turn have filled theirs, when it is no longer in the caches; that costs more than the system call that an
-/// operation saves.
+/// The least length of a long write, in bytes. Each is tried without an operation. As an operation, the kernel would copy its
+/// bytes only after all other tasks of the turn have filled their buffers. By then they have left the caches, and that costs
+/// more than the system call that an operation saves.
 ///
-/// To writes as operations, on a Xeon with 2 MiB of L2 a core and with 64 connections, CPU is 0.86 to 0.91 for 1 KiB over
+/// Compared with operations, on a Xeon with 2 MiB of L2 a core and with 64 connections, CPU is 0.86 to 0.91 for 1 KiB over
 /// WebSocket and for 16 KiB over TCP, 16 in flight each, and 0.83 to 0.86 for 16 KiB over WebSocket, one in flight. With 16 in
 /// flight, where the socket is often full, it is 1.01 to 1.03. p99 is 0.69 to 0.95 over WebSocket, but for one row of 1.19, and
 /// 1.09 to 1.11 over TCP (`comparisons/record/2026-11-29-long-writes`). On a Zen 3, 16 KiB over WebSocket, 16 in flight, took 1.00
-/// to 1.05 of the CPU and 0.77 to 0.81 of the p99 on earlier code. Other lengths than 8 KiB were not measured.
+/// to 1.05 of the CPU and 0.77 to 0.81 of the p99 on earlier code. Other thresholds were not measured.
 const LONG_WRITE_BYTES: usize = 8 * 1024;
 
 /// The [`Socket`] and [`ListenSocket`] over a [`Completion`].

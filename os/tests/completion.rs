@@ -47,9 +47,11 @@ fn the_first_four_writes_begin_no_operation() {
     assert_eq!(received(&mut peer), b"single vectored ".repeat(3));
 }
 
+/// The least length of a long write, in bytes.
+const LONG: usize = 8 * 1024;
+
 #[test]
 fn a_long_write_begins_no_operation() {
-    const LONG: usize = 8 * 1024;
     for (bytes, operations) in [(LONG - 1, 2), (LONG, 0)] {
         let (mut stream, mut peer) = pair();
         for _ in 0..4 {
@@ -68,7 +70,6 @@ fn a_long_write_begins_no_operation() {
 /// A peer that reads nothing is waited for in the ring.
 #[test]
 fn a_long_write_without_room_is_an_operation() {
-    const LONG: usize = 8 * 1024;
     let (mut stream, mut peer) = pair();
     let mut written = 0;
     while OPERATIONS.get() == 0 {
